@@ -1,0 +1,385 @@
+"""Rows to chunks and back.
+
+A chunk, before zstd, is a header of 32 bytes and five runs of bytes, each number cut into byte planes (all lowest
+bytes, then all second bytes, ...), because a plane of high bytes compresses to almost nothing:
+
+    header   int64 rows, int64 nonzeros, uint8 label bytes, length bytes, index bytes, value mode, value bytes,
+             uint8 dictionary size - 1, 2 unused, uint32 common length, 4 unused
+    labels   1 or 2 planes of label codes
+    lengths  nonzeros of each row, 1-4 planes; none (length bytes = 0) where all rows have the common length
+    indexes  distance to the feature before in the row, minus 1; none (index bytes = 0) where every row is 0, 1, 2, ...
+    values   mode 0: 4 or 8 planes; mode 1: one number a row; mode 2: a dictionary of at most 256, then one byte each
+
+All integers are little-endian.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from _sparse cimport below, mix, sort_pairs, value_t
+
+cdef enum:
+    HEADER = 32
+    PLAIN = 0
+    ROW_CONSTANT = 1
+    DICTIONARY = 2
+
+cdef packed struct Header:
+    int64_t rows
+    int64_t nonzeros
+    uint8_t label_bytes
+    uint8_t length_bytes
+    uint8_t index_bytes
+    uint8_t value_mode
+    uint8_t value_bytes
+    uint8_t last_entry
+    uint8_t[2] unused
+    uint32_t common_length
+    uint8_t[4] spare
+
+
+def scatter(
+    const uint16_t[::1] codes, const int64_t[::1] indptr, const int32_t[::1] features, const value_t[::1] values,
+    int64_t row, int64_t first_row, uint64_t seed, int64_t target, const uint64_t[:, ::1] chunks,
+    int64_t[:, ::1] sizes
+):
+    """Appends rows [row, ...) to the open chunks of random blocks; row r of the input goes where mix(seed, r) says.
+
+    chunks[b] = the addresses of block b's codes, lengths, features and values; sizes[b] = rows and nonzeros in them,
+    and the room for each. Stops when an open chunk must be closed: returns (next row, its block), block = -1 at the
+    end of the rows. target is in nonzeros, a row counting as four.
+    """
+    cdef int64_t count = codes.shape[0], m = chunks.shape[0]
+    cdef int64_t block = -1, start, length, at, r
+    with nogil:
+        while row < count:
+            block = <int64_t>below(mix(seed, <uint64_t>(first_row + row)), <uint64_t>m)
+            start = indptr[row]
+            length = indptr[row + 1] - start
+            r = sizes[block, 0]
+            at = sizes[block, 1]
+            if r == sizes[block, 2] or at + length > sizes[block, 3]:
+                break
+            (<uint16_t*>chunks[block, 0])[r] = codes[row]
+            (<int32_t*>chunks[block, 1])[r] = <int32_t>length
+            memcpy((<int32_t*>chunks[block, 2]) + at, &features[0] + start, length * sizeof(int32_t))
+            memcpy((<value_t*>chunks[block, 3]) + at, &values[0] + start, length * sizeof(value_t))
+            sizes[block, 0] = r + 1
+            sizes[block, 1] = at + length
+            row += 1
+            if at + length + 4 * (r + 1) >= target:
+                break
+            block = -1
+    return row, block
+
+
+cdef uint8_t* put_planes(uint8_t* out, const uint32_t* numbers, int64_t n, int planes) noexcept nogil:
+    cdef int plane
+    cdef int64_t k
+    for plane in range(planes):
+        for k in range(n):
+            out[k] = <uint8_t>(numbers[k] >> (8 * plane))
+        out += n
+    return out
+
+
+cdef const uint8_t* get_planes(const uint8_t* source, uint32_t* numbers, int64_t n, int planes) noexcept nogil:
+    cdef const uint8_t* p0 = source
+    cdef const uint8_t* p1 = source + n
+    cdef const uint8_t* p2 = source + 2 * n
+    cdef const uint8_t* p3 = source + 3 * n
+    cdef int64_t k
+    if planes == 1:
+        for k in range(n):
+            numbers[k] = p0[k]
+    elif planes == 2:
+        for k in range(n):
+            numbers[k] = p0[k] | (<uint32_t>p1[k] << 8)
+    elif planes == 3:
+        for k in range(n):
+            numbers[k] = p0[k] | (<uint32_t>p1[k] << 8) | (<uint32_t>p2[k] << 16)
+    else:
+        for k in range(n):
+            numbers[k] = p0[k] | (<uint32_t>p1[k] << 8) | (<uint32_t>p2[k] << 16) | (<uint32_t>p3[k] << 24)
+    return source + planes * n
+
+
+cdef int bytes_needed(uint32_t largest) noexcept nogil:
+    if largest < 256:
+        return 1
+    if largest < 65536:
+        return 2
+    return 3 if largest < 16777216 else 4
+
+
+cdef double sort_rows(
+    const int32_t* lengths, int32_t* features, value_t* values, int64_t rows, uint8_t* spare
+) noexcept nogil:
+    """Every row by feature; returns the largest squared norm of a row. spare holds the longest row."""
+    cdef int64_t r, k, n
+    cdef double largest = 0, square
+    for r in range(rows):
+        n = lengths[r]
+        for k in range(1, n):
+            if features[k] < features[k - 1]:
+                sort_pairs(features, values, n, <int32_t*>(spare + n * sizeof(value_t)), <value_t*>spare)
+                break
+        square = 0
+        for k in range(n):
+            square += <double>values[k] * values[k]
+        if square > largest:
+            largest = square
+        features += n
+        values += n
+    return largest
+
+
+cdef bint rows_are_dense(const int32_t* lengths, const int32_t* features, int64_t rows) noexcept nogil:
+    cdef int64_t r, k
+    for r in range(rows):
+        for k in range(lengths[r]):
+            if features[k] != k:
+                return False
+        features += lengths[r]
+    return True
+
+
+cdef uint32_t take_differences(const int32_t* lengths, int32_t* features, int64_t rows) noexcept nogil:
+    cdef int64_t r, k
+    cdef int32_t last, feature
+    cdef uint32_t largest = 0
+    for r in range(rows):
+        last = -1
+        for k in range(lengths[r]):
+            feature = features[k]
+            features[k] = feature - last - 1
+            if <uint32_t>features[k] > largest:
+                largest = <uint32_t>features[k]
+            last = feature
+        features += lengths[r]
+    return largest
+
+
+cdef bint rows_are_constant(const int32_t* lengths, const value_t* values, int64_t rows) noexcept nogil:
+    cdef int64_t r, k
+    for r in range(rows):
+        for k in range(1, lengths[r]):
+            if values[k] != values[0]:
+                return False
+        values += lengths[r]
+    return True
+
+
+cdef inline uint32_t bits_hash(value_t value) noexcept nogil:
+    cdef uint64_t bits = 0
+    memcpy(&bits, &value, sizeof(value_t))
+    return <uint32_t>((bits * <uint64_t>0x9E3779B97F4A7C15) >> 54)
+
+
+cdef int64_t find_entry(const value_t* entries, const int32_t* slots, value_t value) noexcept nogil:
+    """The slot (of 1024) that holds this value's place in the dictionary, or the empty one where it belongs."""
+    cdef uint32_t slot = bits_hash(value)
+    while slots[slot] >= 0 and entries[slots[slot]] != value:
+        slot = (slot + 1) & 1023
+    return slot
+
+
+cdef int build_dictionary(const value_t* values, int64_t n, value_t* entries, int32_t* slots) noexcept nogil:
+    """Distinct values in order of appearance; their number, or 0 if there are more than 256."""
+    cdef int64_t k, slot
+    cdef int size = 0
+    memset(slots, 255, 1024 * sizeof(int32_t))
+    for k in range(n):
+        slot = find_entry(entries, slots, values[k])
+        if slots[slot] < 0:
+            if size == 256:
+                return 0
+            entries[size] = values[k]
+            slots[slot] = size
+            size += 1
+    return size
+
+
+cdef uint8_t* put_values(
+    uint8_t* out, Header* header, const int32_t* lengths, const value_t* values
+) noexcept nogil:
+    cdef value_t[256] entries
+    cdef int32_t[1024] slots
+    cdef int64_t k, n = header.nonzeros, rows = header.rows
+    cdef int plane, size
+    cdef const uint8_t* raw = <const uint8_t*>values
+    cdef value_t first
+    header.value_bytes = sizeof(value_t)
+    if rows_are_constant(lengths, values, rows):
+        header.value_mode = ROW_CONSTANT
+        for k in range(rows):
+            first = values[0] if lengths[k] else <value_t>0
+            memcpy(out + k * sizeof(value_t), &first, sizeof(value_t))
+            values += lengths[k]
+        return out + rows * sizeof(value_t)
+    size = build_dictionary(values, n, entries, slots)
+    if size:
+        header.value_mode = DICTIONARY
+        header.last_entry = <uint8_t>(size - 1)
+        memcpy(out, entries, size * sizeof(value_t))
+        out += size * sizeof(value_t)
+        for k in range(n):
+            out[k] = <uint8_t>slots[find_entry(entries, slots, values[k])]
+        return out + n
+    header.value_mode = PLAIN
+    if value_t is float:
+        return put_planes(out, <const uint32_t*>values, n, 4)
+    for plane in range(8):
+        for k in range(n):
+            out[k] = raw[8 * k + plane]
+        out += n
+    return out
+
+
+def encode(
+    const uint16_t[::1] codes, const int32_t[::1] lengths, int32_t[::1] features, value_t[::1] values,
+    uint8_t[::1] out
+):
+    """One chunk into out (2080 + 6 rows + (4 + value bytes) nonzeros bytes are enough); features are used up.
+
+    Returns (bytes written, largest squared norm of a row).
+    """
+    cdef Header header
+    cdef int64_t rows = codes.shape[0], r
+    cdef uint32_t largest = 0
+    cdef uint16_t largest_code = 0
+    cdef bint common = True
+    cdef double square = 0
+    cdef uint8_t* p = &out[0] + HEADER
+    cdef const int32_t* length = &lengths[0]
+    cdef int32_t* feature = &features[0] if features.shape[0] else NULL
+    cdef value_t* value = &values[0] if values.shape[0] else NULL
+    with nogil:
+        memset(&header, 0, HEADER)
+        header.rows = rows
+        header.nonzeros = features.shape[0]
+        for r in range(rows):
+            largest_code = max(largest_code, codes[r])
+            largest = max(largest, <uint32_t>length[r])
+            common = common and length[r] == length[0]
+        header.label_bytes = 1 if largest_code < 256 else 2
+        for r in range(rows):
+            p[r] = <uint8_t>codes[r]
+        p += rows
+        if header.label_bytes == 2:
+            for r in range(rows):
+                p[r] = <uint8_t>(codes[r] >> 8)
+            p += rows
+        if common:
+            header.common_length = <uint32_t>length[0]
+        else:
+            header.length_bytes = bytes_needed(largest)
+            p = put_planes(p, <const uint32_t*>length, rows, header.length_bytes)
+        if feature != NULL:
+            square = sort_rows(length, feature, value, rows, p + (-<int64_t>p & 7))
+            if not rows_are_dense(length, feature, rows):
+                header.index_bytes = bytes_needed(take_differences(length, feature, rows))
+                p = put_planes(p, <const uint32_t*>feature, header.nonzeros, header.index_bytes)
+        p = put_values(p, &header, length, value)
+        memcpy(&out[0], &header, HEADER)
+    return p - &out[0], square
+
+
+cdef int64_t payload_size(const Header* header) noexcept nogil:
+    cdef int64_t size = HEADER + header.rows * (header.label_bytes + header.length_bytes)
+    size += header.nonzeros * header.index_bytes
+    if header.value_mode == ROW_CONSTANT:
+        return size + header.rows * header.value_bytes
+    if header.value_mode == DICTIONARY:
+        return size + (header.last_entry + 1) * header.value_bytes + header.nonzeros
+    return size + header.nonzeros * header.value_bytes
+
+
+cdef int64_t sum_differences(int32_t* features, const int32_t* lengths, int64_t rows, bint dense) noexcept nogil:
+    """Features from their differences, in place; returns the largest, -1 for a negative one."""
+    cdef int64_t r, k, largest = 0, last
+    for r in range(rows):
+        last = -1
+        if dense:
+            for k in range(lengths[r]):
+                features[k] = <int32_t>k
+            last = lengths[r] - 1
+        else:
+            for k in range(lengths[r]):
+                last += <int64_t><uint32_t>features[k] + 1
+                features[k] = <int32_t>last
+        if last > largest:
+            largest = last
+        features += lengths[r]
+    return largest
+
+
+cdef void get_values(const uint8_t* p, const Header* header, const int32_t* lengths, value_t* values) noexcept nogil:
+    cdef value_t[256] entries
+    cdef value_t first
+    cdef int64_t k, j, n = header.nonzeros
+    cdef int plane
+    cdef uint8_t* raw = <uint8_t*>values
+    if header.value_mode == ROW_CONSTANT:
+        for k in range(header.rows):
+            memcpy(&first, p + k * sizeof(value_t), sizeof(value_t))
+            for j in range(lengths[k]):
+                values[j] = first
+            values += lengths[k]
+    elif header.value_mode == DICTIONARY:
+        memcpy(entries, p, (header.last_entry + 1) * sizeof(value_t))
+        p += (header.last_entry + 1) * sizeof(value_t)
+        for k in range(n):
+            values[k] = entries[p[k]]
+    elif value_t is float:
+        get_planes(p, <uint32_t*>values, n, 4)
+    else:
+        for plane in range(8):
+            for k in range(n):
+                raw[8 * k + plane] = p[k]
+            p += n
+
+
+def decode(
+    const uint8_t[::1] payload, int64_t n_features, uint16_t[::1] codes, int32_t[::1] lengths, int32_t[::1] features,
+    value_t[::1] values
+):
+    """The rows of one chunk into arrays of exactly its size; False where the payload contradicts itself."""
+    cdef Header header
+    cdef const uint8_t* p
+    cdef int64_t r, total = 0, largest = -1
+    cdef int32_t* length = &lengths[0]
+    cdef int32_t* feature = &features[0] if features.shape[0] else NULL
+    if payload.shape[0] < HEADER:
+        return False
+    memcpy(&header, &payload[0], HEADER)
+    if (header.rows != codes.shape[0] or header.nonzeros != features.shape[0] or header.value_bytes != sizeof(value_t)
+            or payload_size(&header) != payload.shape[0]):
+        return False
+    with nogil:
+        p = &payload[0] + HEADER
+        for r in range(header.rows):
+            codes[r] = p[r]
+        p += header.rows
+        if header.label_bytes == 2:
+            for r in range(header.rows):
+                codes[r] |= <uint16_t>p[r] << 8
+            p += header.rows
+        if header.length_bytes:
+            p = get_planes(p, <uint32_t*>length, header.rows, header.length_bytes)
+        else:
+            for r in range(header.rows):
+                length[r] = <int32_t>header.common_length
+        for r in range(header.rows):
+            if length[r] < 0:
+                total = -1
+                break
+            total += length[r]
+        if total == header.nonzeros:
+            largest = 0
+            if feature != NULL:
+                if header.index_bytes:
+                    p = get_planes(p, <uint32_t*>feature, header.nonzeros, header.index_bytes)
+                largest = sum_differences(feature, length, header.rows, header.index_bytes == 0)
+                get_values(p, &header, length, &values[0])
+    return total == header.nonzeros and (feature == NULL or largest < n_features)

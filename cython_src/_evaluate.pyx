@@ -1,0 +1,76 @@
+"""Read-only passes: the losses of rows, and decision values."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+
+from _sparse cimport Row, row_dot, row_features, value_t, values_offset
+
+
+def losses(
+    const Row[::1] rows, const double[::1] w, double bias, const double[::1] signs, const double[:, ::1] box,
+    const value_t[::1] kind
+):
+    """sum_i loss_i(1 - y_i w.x_i) over rows; arguments as in _dual_cd.sweep."""
+    cdef int64_t r, n, side
+    cdef double total = 0, y, z, U, d, best
+    cdef const Row* row
+    with nogil:
+        for r in range(rows.shape[0]):
+            row = &rows[r]
+            n = row.length
+            y = signs[row.code]
+            side = y > 0
+            U = box[side, 0]
+            d = box[side, 1]
+            z = 1 - y * (row_dot(&w[0], row_features(row), <const value_t*>(row.data + values_offset(
+                n, sizeof(value_t))), n) + w[w.shape[0] - 1] * bias)
+            if z > 0:
+                best = U if U * d <= z else z / d
+                total += best * (z - 0.5 * d * best)
+    return total
+
+
+def scores(
+    const int64_t[::1] ids, const value_t[::1] values, const int64_t[::1] indptr, const double[:, ::1] weights,
+    const double[::1] offset, double[:, ::1] out
+):
+    """out[r, c] = offset[c] + sum_k weights[ids[k] - 1, c] values[k] over row r; ids without weights are ignored."""
+    cdef int64_t r, k, c, n = weights.shape[0], columns = weights.shape[1], id
+    cdef double sum
+    with nogil:
+        for r in range(indptr.shape[0] - 1):
+            if columns == 1:
+                sum = offset[0]
+                for k in range(indptr[r], indptr[r + 1]):
+                    id = ids[k] - 1
+                    if <uint64_t>id < <uint64_t>n:
+                        sum += weights[id, 0] * values[k]
+                out[r, 0] = sum
+                continue
+            for c in range(columns):
+                out[r, c] = offset[c]
+            for k in range(indptr[r], indptr[r + 1]):
+                id = ids[k] - 1
+                if <uint64_t>id < <uint64_t>n:
+                    for c in range(columns):
+                        out[r, c] += weights[id, c] * values[k]
+
+
+def write_lines(
+    const int32_t[::1] choices, const uint8_t[::1] names, const int64_t[::1] name_ends, const double[:, ::1] columns,
+    uint8_t[::1] out
+):
+    """One line a row: the name of its choice, then its columns (`%.9g`). Returns the bytes written."""
+    cdef int64_t r, c, at = 0, start, length
+    with nogil:
+        for r in range(choices.shape[0]):
+            start = name_ends[choices[r]]
+            length = name_ends[choices[r] + 1] - start
+            memcpy(&out[at], &names[start], length)
+            at += length
+            for c in range(columns.shape[1]):
+                at += snprintf(<char*>&out[at], 26, " %.9g", columns[r, c])
+            out[at] = 10
+            at += 1
+    return at

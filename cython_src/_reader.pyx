@@ -1,0 +1,142 @@
+"""Rows in memory: laid out, moved together, copied. See _sparse.pxd for the layout of a row."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.string cimport memcpy, memmove
+
+from _sparse cimport Row, mix, row_size, value_t, values_offset
+
+
+def fill(
+    const uint16_t[::1] codes, const int32_t[::1] lengths, const int32_t[::1] features, const value_t[::1] values,
+    int32_t chunk, uint8_t[::1] room, Row[::1] rows
+):
+    """Lays the rows of a chunk out in room, alpha = 0, and describes them in rows.
+
+    Returns (bytes used, largest squared norm)."""
+    cdef int64_t r, k, length, at = 0
+    cdef uint8_t* out = &room[0]
+    cdef uint8_t* start = out
+    cdef value_t value
+    cdef value_t* copy
+    cdef double square, largest = 0
+    with nogil:
+        for r in range(codes.shape[0]):
+            length = lengths[r]
+            rows[r].data = <uint64_t>out
+            rows[r].alpha = 0
+            rows[r].gradient = 0
+            rows[r].length = <int32_t>length
+            rows[r].code = codes[r]
+            rows[r].chunk = chunk
+            rows[r].place = <int32_t>r
+            if length:
+                memcpy(out, &features[at], 4 * length)
+            copy = <value_t*>(out + values_offset(length, sizeof(value_t)))
+            square = 0
+            for k in range(length):
+                value = values[at + k]
+                copy[k] = value
+                square += <double>value * value
+            rows[r].square = <float>square
+            largest = max(largest, square)
+            out += row_size(length, sizeof(value_t))
+            at += length
+    return out - start, largest
+
+
+def unpack(
+    const Row[::1] rows, uint16_t[::1] codes, int64_t[::1] indptr, int32_t[::1] features, value_t[::1] values
+):
+    """The opposite of fill: rows in memory as one stretch of features and of values."""
+    cdef int64_t r, length, at = 0
+    with nogil:
+        for r in range(rows.shape[0]):
+            length = rows[r].length
+            codes[r] = <uint16_t>rows[r].code
+            indptr[r] = at
+            if length:
+                memcpy(&features[at], <const void*>rows[r].data, 4 * length)
+                memcpy(&values[at], <const void*>(rows[r].data + values_offset(length, sizeof(value_t))),
+                       length * sizeof(value_t))
+            at += length
+        indptr[rows.shape[0]] = at
+
+
+def compact(Row[::1] rows, const uint8_t[::1] keep, uint8_t[::1] room, int value_size):
+    """Moves the kept rows together at the front of rows and of room, in order. Returns (rows kept, bytes used)."""
+    cdef int64_t r, kept = 0
+    cdef uint64_t size
+    cdef uint8_t* out = &room[0]
+    cdef uint8_t* start = out
+    with nogil:
+        for r in range(keep.shape[0]):
+            if keep[r]:
+                size = row_size(rows[r].length, value_size)
+                if rows[r].data != <uint64_t>out:
+                    memmove(out, <const void*>rows[r].data, size)
+                rows[kept] = rows[r]
+                rows[kept].data = <uint64_t>out
+                out += size
+                kept += 1
+    return kept, out - start
+
+
+def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[::1] copies, int value_size):
+    """Copies chosen rows into room, described in copies, as long as both have space. Returns (rows, bytes)."""
+    cdef int64_t r, n = 0
+    cdef uint64_t size
+    cdef uint64_t used = 0, space = room.shape[0]
+    with nogil:
+        for r in range(chosen.shape[0]):
+            if chosen[r]:
+                size = row_size(rows[r].length, value_size)
+                if used + size > space or n == copies.shape[0]:
+                    break
+                memcpy(&room[0] + used, <const void*>rows[r].data, size)
+                copies[n] = rows[r]
+                copies[n].data = <uint64_t>(&room[0] + used)
+                used += size
+                n += 1
+    return n, used
+
+
+def reclaim(Row[::1] cached, const int64_t[::1] places, Row[::1] group):
+    """Gives cached rows back to their chunk: where places[chunk] >= 0 is the chunk's first row in group, the row's
+    alpha goes there, and the cached copy is marked as gone (chunk = -1). Returns how many went."""
+    cdef int64_t r, gone = 0, place
+    with nogil:
+        for r in range(cached.shape[0]):
+            if cached[r].chunk >= 0:
+                place = places[cached[r].chunk]
+                if place >= 0:
+                    group[place + cached[r].place].alpha = cached[r].alpha
+                    cached[r].chunk = -1
+                    gone += 1
+    return gone
+
+
+def list_rows(const Row[::1] rows, int32_t first, double share, uint64_t seed, int32_t[::1] order):
+    """Writes the slots (from `first` up) of a random share of the rows that are not gone. Returns how many."""
+    cdef int64_t r, n = 0
+    cdef uint64_t limit = <uint64_t>-1 if share >= 1 else <uint64_t>(share * 18446744073709549568.0)
+    with nogil:
+        for r in range(rows.shape[0]):
+            if rows[r].chunk >= 0 and mix(seed, <uint64_t>r) <= limit:
+                order[n] = first + <int32_t>r
+                n += 1
+    return n
+
+
+def rank(const Row[::1] rows, const double[::1] bounds, float[::1] ranks):
+    """How little a row matters for the next sweeps: |gradient|, free rows (0 < alpha < bounds[code]) before all
+    others, rows that are gone behind."""
+    cdef int64_t r
+    cdef float size
+    with nogil:
+        for r in range(rows.shape[0]):
+            size = rows[r].gradient if rows[r].gradient >= 0 else -rows[r].gradient
+            if rows[r].chunk < 0:
+                size = <float>3e38
+            elif rows[r].alpha > 0 and rows[r].alpha < bounds[rows[r].code]:
+                size *= <float>1e-6
+            ranks[r] = size

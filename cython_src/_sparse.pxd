@@ -1,0 +1,140 @@
+# Inline primitives on one sparse row and on w, shared by the kernels.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define llsvm_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define llsvm_prefetch(address) ((void)0)
+    #endif
+    """
+    void prefetch "llsvm_prefetch"(const void* address) noexcept nogil
+
+ctypedef fused value_t:
+    float
+    double
+
+ctypedef fused key_t:
+    int32_t
+    int64_t
+
+
+# A row in memory, as reader.ROW: at address `data` stand `length` feature numbers (int32), then, on the next multiple
+# of the value's size, as many values. square = ||x||^2; gradient = that of the dual at the last visit.
+cdef packed struct Row:
+    uint64_t data
+    double alpha
+    float square
+    float gradient
+    int32_t length
+    int32_t code
+    int32_t chunk
+    int32_t place
+
+
+cdef inline const int32_t* row_features(const Row* row) noexcept nogil:
+    return <const int32_t*>row.data
+
+
+cdef inline uint64_t values_offset(int64_t length, int value_size) noexcept nogil:
+    """Bytes from the first feature of a row to its first value."""
+    return (4 * length + value_size - 1) & ~<uint64_t>(value_size - 1)
+
+
+cdef inline uint64_t row_size(int64_t length, int value_size) noexcept nogil:
+    """Bytes of a row, a multiple of the value's size."""
+    return values_offset(length, value_size) + length * value_size
+
+
+cdef inline double row_dot(const double* w, const int32_t* index, const value_t* value, Py_ssize_t n) noexcept nogil:
+    cdef double sum0 = 0, sum1 = 0
+    cdef Py_ssize_t k = 0
+    while k + 1 < n:
+        sum0 += w[index[k]] * value[k]
+        sum1 += w[index[k + 1]] * value[k + 1]
+        k += 2
+    if k < n:
+        sum0 += w[index[k]] * value[k]
+    return sum0 + sum1
+
+
+cdef inline void row_axpy(double a, const int32_t* index, const value_t* value, Py_ssize_t n, double* w) noexcept nogil:
+    cdef Py_ssize_t k
+    for k in range(n):
+        w[index[k]] += a * value[k]
+
+
+cdef inline void insertion_sort(key_t* keys, value_t* values, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef key_t key
+    cdef value_t value
+    for i in range(1, n):
+        key = keys[i]
+        value = values[i]
+        j = i
+        while j > 0 and keys[j - 1] > key:
+            keys[j] = keys[j - 1]
+            values[j] = values[j - 1]
+            j -= 1
+        keys[j] = key
+        values[j] = value
+
+
+cdef inline void sort_pairs(
+    key_t* keys, value_t* values, Py_ssize_t n, key_t* spare_keys, value_t* spare_values
+) noexcept nogil:
+    """Sorts non-negative keys, values alongside: by insertion when few, else by radix with a spare row of n."""
+    cdef int32_t[256] start
+    cdef key_t largest = 0
+    cdef key_t* other_keys
+    cdef value_t* other_values
+    cdef Py_ssize_t k
+    cdef int shift = 0, digit
+    cdef int32_t total, count
+    if n <= 20:
+        insertion_sort(keys, values, n)
+        return
+    for k in range(n):
+        largest |= keys[k]
+    while largest >> shift:
+        memset(start, 0, sizeof(start))
+        for k in range(n):
+            start[(keys[k] >> shift) & 255] += 1
+        total = 0
+        for digit in range(256):
+            count = start[digit]
+            start[digit] = total
+            total += count
+        for k in range(n):
+            digit = (keys[k] >> shift) & 255
+            spare_keys[start[digit]] = keys[k]
+            spare_values[start[digit]] = values[k]
+            start[digit] += 1
+        other_keys = keys
+        keys = spare_keys
+        spare_keys = other_keys
+        other_values = values
+        values = spare_values
+        spare_values = other_values
+        shift += 8
+        if shift == 8 * sizeof(key_t):
+            break
+    if (shift // 8) & 1:
+        memcpy(spare_keys, keys, n * sizeof(key_t))
+        memcpy(spare_values, values, n * sizeof(value_t))
+
+
+cdef inline uint64_t mix(uint64_t seed, uint64_t counter) noexcept nogil:
+    """The counter-th number of the generator seeded by seed (splitmix64), the same on every platform."""
+    cdef uint64_t z = seed * <uint64_t>0x9E3779B97F4A7C15 + (counter + 1) * <uint64_t>0xD1B54A32D192ED03
+    z = (z ^ (z >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * <uint64_t>0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+cdef inline uint64_t below(uint64_t number, uint64_t n) noexcept nogil:
+    """A 64-bit random number turned into one of 0 .. n-1 (n < 2^32) without division."""
+    return ((number >> 32) * n) >> 32

@@ -1,0 +1,57 @@
+"""Dual variables between visits of their rows: in memory, or in a nameless file where they do not fit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import numpy as np
+
+from llsvm.core import LlsvmError
+
+
+class Alphas:
+    """One number a row, all 0 at first, read and written by runs of rows."""
+
+    def __init__(self, n_rows: int, dtype, in_memory: bool):
+        self._dtype = np.dtype(dtype)
+        self._array = self._file = None
+        if in_memory:
+            self._array = np.zeros(n_rows, dtype)
+        else:
+            self._file = tempfile.TemporaryFile(prefix="llsvm-alpha-")  # noqa: SIM115
+            self._file.truncate(self._dtype.itemsize * n_rows)
+
+    def read(self, start: int, count: int) -> np.ndarray:
+        if self._file is None:
+            return self._array[start : start + count]
+        size = self._dtype.itemsize
+        return np.frombuffer(os.pread(self._file.fileno(), size * count, size * start), self._dtype)
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        if self._file is None:
+            self._array[start : start + len(values)] = values
+            return
+        data = memoryview(np.ascontiguousarray(values, self._dtype).view(np.uint8))
+        position = self._dtype.itemsize * start
+        try:
+            while data:
+                written = os.pwrite(self._file.fileno(), data, position)
+                data, position = data[written:], position + written
+        except OSError as error:
+            raise LlsvmError(f"{tempfile.gettempdir()}: {error.strerror}", "set TMPDIR to a larger disk") from None
+
+    def scatter(self, positions: np.ndarray, values: np.ndarray) -> None:
+        """Single rows, anywhere."""
+        if self._file is None:
+            self._array[positions] = values
+            return
+        order = np.argsort(positions, kind="stable")
+        positions, values = positions[order], values[order]
+        for run in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > 1) + 1):
+            if len(run):
+                self.write(int(positions[run[0]]), values[run])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

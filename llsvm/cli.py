@@ -1,0 +1,308 @@
+"""The command line: options in, one call, results out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+# One numpy thread is enough here, and its pool of idle ones would cost memory.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import click
+
+from llsvm import __version__
+from llsvm.core import INTERRUPTED, NOT_CONVERGED, Interrupted, LlsvmError, UsageError
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+def n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def budget(text: str | None) -> int:
+    """--memory in bytes: half of what this process may use unless told."""
+    from llsvm import memory
+
+    return memory.parse_size(text) if text else memory.usable() // 2
+
+
+def shared_options(command):
+    for option in (
+        click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  [default: half "
+                     "of what it may use]"),
+        click.option("--threads", type=click.IntRange(1, 256), default=n_cores, show_default="all cores",
+                     help="Threads to use."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _name_weights(arguments: list[str]) -> list[str]:
+    """LIBLINEAR writes a weight as -wLABEL VALUE; click needs a name of its own for that."""
+    result, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*result, word, *rest]
+        if word == "-w" and rest[:1] == ["balanced"]:
+            rest.pop(0)
+            result.append("--balanced")
+        elif word.startswith("-w") and len(word) > 2:
+            result += ["--weight", word[2:], *rest[:1]]
+            rest = rest[1:]
+        elif word == "-B" and rest[:1] and rest[0].startswith("-"):
+            result.append(f"-B{rest.pop(0)}")
+        else:
+            result.append(word)
+    return result
+
+
+class WeightCommand(click.Command):
+    def parse_args(self, context, arguments):
+        return super().parse_args(context, _name_weights(arguments))
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="llsvm")
+def llsvm():
+    """Linear support vector machines on data larger than memory, with a proof of how close to the optimum.
+
+    \b
+    llsvm split data.txt -m 40             text -> compressed blocks in data.txt.blocks
+    llsvm train -c 1 -B 1 model            trains on the blocks under a memory budget
+    llsvm predict test.txt model out       applies the model
+    llsvm info data.txt.blocks             what a block set or a model is
+    """
+
+
+@llsvm.command(context_settings=CONTEXT)
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("-m", "--blocks", type=click.IntRange(1, 4096), default=16, show_default=True,
+              help="Number of block files.")
+@click.option("-o", "--output", metavar="DIR", help="Where the block set goes.  [default: INPUT.blocks]")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True,
+              help="Decides which row goes where.")
+@click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
+@click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
+              help="How values are stored.")
+@click.option("--force", is_flag=True, help="Replace an existing block set.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@shared_options
+@click.version_option(__version__, prog_name="llsvm-split")
+def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, memory, threads):
+    """Turns LIBSVM text into a block set: rows assigned to blocks at random, compressed, checksummed.
+
+    INPUT is plain text, gzip, bzip2, xz or zstd, or - for standard input; several are read one after the other. The
+    path of the block set is printed on standard output.
+
+    \b
+    llsvm-split data.txt -m 40                      -> data.txt.blocks/
+    zcat *.gz | llsvm-split - -o all.blocks         from a pipe
+    llsvm-train -c 1 $(llsvm-split data.txt) model  in one go
+    """
+    from llsvm import memory as budgets
+    from llsvm.report import Console
+    from llsvm.split import split_text
+
+    if output is None:
+        if inputs[0] == "-":
+            raise UsageError("a name is needed for what comes from standard input", "say -o DIR")
+        output = inputs[0].rstrip("/") + ".blocks"
+    console = Console(quiet)
+    allowed = budget(memory)
+    console.line(f"llsvm-split {' '.join(inputs)} -m {blocks} -o {output} --seed {seed} --precision {precision} "
+                 f"--threads {threads} --memory {budgets.format_size(allowed)}")  # fmt: skip
+    summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
+                         force=force, threads=threads, memory=allowed, console=console)  # fmt: skip
+    console.line(summary)
+    print_result(output)
+
+
+@llsvm.command(cls=WeightCommand, context_settings=CONTEXT)
+@click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
+@click.option("-s", "--solver", default="dual", show_default=True, metavar="SOLVER",
+              help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper).")
+@click.option("-c", "--cost", type=float, default=1.0, show_default=True, help="C, the price of a margin violation.")
+@click.option("-e", "--tolerance", type=float, default=1e-3, show_default=True,
+              help="Stop at this relative duality gap (certified).")
+@click.option("-B", "--bias", default="-1", show_default=True, metavar="NUMBER|R",
+              help="A bias term of this size; R: the largest row norm; negative: none.")
+@click.option("--weight", type=(str, float), multiple=True, hidden=True)
+@click.option("--balanced", is_flag=True, hidden=True)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Order of the visits.")
+@click.option("--max-passes", type=click.IntRange(1), default=10000, show_default=True, help="Stop after as many.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after the pass that exceeds it.")
+@click.option("--inner", default="1", show_default=True, metavar="N|auto",
+              help="-s block: sweeps a block, or auto: until LIBLINEAR's condition holds in it.")
+@click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
+@click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
+              help="How values of text are stored.")
+@click.option("--log", metavar="FILE", help="Write a run log, JSON lines.")
+@click.option("--strict", is_flag=True, help="Exit with 3 if the tolerance was not reached.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+@shared_options
+@click.version_option(__version__, prog_name="llsvm-train")
+def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, zero_based,
+          precision, log, strict, quiet, memory, threads):  # fmt: skip
+    """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
+
+    DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
+    llsvm-split prints. Left out, it is the only *.blocks directory here.
+
+    \b
+    -wLABEL W       C of this label is W times C, as in LIBLINEAR:  -w1 2 -w-1 0.5 -wspam 10
+    -w balanced     weights such that all labels count the same
+
+    \b
+    llsvm-train model                               the block set here, C = 1
+    llsvm-train -c 0.1 -B 1 data.txt model          from text; split into a temporary set if it does not fit
+    llsvm-train --memory 2G big.blocks model        at most 2 GB, however large the set
+    llsvm-split d.txt | llsvm-train -s 1 - model    squared hinge loss, in a pipeline
+    """
+    from llsvm.session import train_model
+    from llsvm.train import Config
+
+    config = Config(
+        solver=solver, C=_positive("-c", cost), tolerance=_positive("-e", tolerance), bias=_bias(bias),
+        weights={_label(label): _positive(f"-w{label}", value) for label, value in weight}, balanced=balanced,
+        memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
+        time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
+        zero_based=zero_based, precision=precision,
+    )  # fmt: skip
+    *data, target = paths
+    converged, interrupted = train_model(data, target, config, log, quiet, print_result)
+    if interrupted:
+        sys.exit(INTERRUPTED)
+    if strict and not converged:
+        sys.exit(NOT_CONVERGED)
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} {value:g}: a positive number is needed")
+    return value
+
+
+def _label(text: str) -> str:
+    from llsvm.text import canonical_label
+
+    return canonical_label(text.encode("utf-8", "surrogateescape"))
+
+
+def _bias(text: str) -> float | None:
+    if text.upper() == "R":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise UsageError(f"-B {text}: a number or R is needed")
+    return value
+
+
+def _inner(text: str) -> int:
+    if text == "auto":
+        return 0
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--inner {text}: a number from 1 up, or auto, is needed")
+    return int(text)
+
+
+@llsvm.command(context_settings=CONTEXT)
+@click.argument("test")
+@click.argument("model")
+@click.argument("output")
+@click.option("--scores", is_flag=True, help="Decision values behind each label, and a first line naming the columns.")
+@click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.  [default: as when trained]")
+@click.option("-q", "--quiet", is_flag=True, help="No accuracy, no progress.")
+@shared_options
+@click.version_option(__version__, prog_name="llsvm-predict")
+def predict(test, model, output, scores, zero_based, quiet, memory, threads):
+    """Applies MODEL to TEST and writes one label a line to OUTPUT.
+
+    TEST is LIBSVM text (any compression), - for standard input, or a block set; OUTPUT may be -. MODEL is one of ours
+    or LIBLINEAR's. Features the model does not know are ignored.
+
+    \b
+    llsvm-predict test.txt model out
+    zcat test.gz | llsvm-predict - model - | sort | uniq -c
+    """
+    from llsvm.session import predict_labels
+
+    predict_labels(test, model, output, scores, zero_based, quiet, budget(memory), threads, print_result)
+
+
+@llsvm.command(context_settings=CONTEXT)
+@click.argument("path")
+@click.option("--verify", is_flag=True, help="Read everything and check every checksum.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def info(path, verify, as_json):
+    """Says what a block set or a model is.
+
+    \b
+    llsvm info data.txt.blocks --verify
+    llsvm info model --json
+    """
+    from llsvm.session import describe
+
+    print_result(describe(path, verify, as_json))
+
+
+def print_result(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _terminate(number, frame):
+    raise SystemExit(128 + number)
+
+
+def run(command) -> None:
+    """Runs a command; every way it can fail becomes a sentence and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        command(standalone_mode=False)
+        sys.stdout.flush()
+        code = 0
+    except LlsvmError as error:
+        code = fail(error.message, error.hint, error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = fail("interrupted; nothing was written", "", Interrupted.exit_code)
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does: not worth a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    except MemoryError:
+        code = fail("out of memory", "a smaller --memory leaves more room", 1)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        code = fail(f"{name}{error.strerror or error}", "", 1)
+    sys.exit(code)
+
+
+def fail(message: str, hint: str, code: int) -> int:
+    print(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    run(llsvm)
+
+
+def split_main() -> None:
+    run(split)
+
+
+def train_main() -> None:
+    run(train)
+
+
+def predict_main() -> None:
+    run(predict)

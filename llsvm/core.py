@@ -1,0 +1,139 @@
+"""The nouns that move between modules, and the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED = 1, 2, 3, 130
+
+
+class LlsvmError(Exception):
+    """Something a user can mend: one sentence, and a hint on what to do."""
+
+    exit_code = REFUSED
+
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+class DataError(LlsvmError):
+    """The data cannot be trusted: bad text, a corrupt or truncated file."""
+
+
+class UsageError(LlsvmError):
+    """The options do not fit together."""
+
+    exit_code = USAGE
+
+
+class Interrupted(LlsvmError):
+    """Ctrl-C, with nothing worth keeping."""
+
+    exit_code = INTERRUPTED
+
+
+@dataclass
+class Block:
+    """Rows: row r has features[indptr[r]:indptr[r + 1]] (0-based, int32), the values beside them, and a label code.
+
+    codes number the labels in the order of a label table kept elsewhere; values are float32 or float64.
+    """
+
+    codes: np.ndarray
+    indptr: np.ndarray
+    features: np.ndarray
+    values: np.ndarray
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.codes)
+
+    @property
+    def n_nonzeros(self) -> int:
+        return len(self.features)
+
+    def copy(self) -> Block:
+        return Block(self.codes.copy(), self.indptr.copy(), self.features.copy(), self.values.copy())
+
+
+@dataclass
+class Description:
+    """What is known of a data set without reading its rows; labels in order of first occurrence."""
+
+    n_rows: int
+    n_features: int
+    n_nonzeros: int
+    labels: list[str]
+    label_counts: np.ndarray
+    largest_norm: float
+    zero_based: bool
+    dtype: np.dtype
+    sources: list[dict]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """P(w) and D(alpha): no w can be better than dual, so w is at most `gap` from the optimum."""
+
+    primal: float
+    dual: float
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.primal - self.dual)
+
+    @property
+    def relative_gap(self) -> float:
+        return self.gap / max(abs(self.primal), 1e-300)
+
+
+@dataclass
+class PassStats:
+    """What is known after a pass over the data; times in seconds and bytes count from the start of training.
+
+    primal, dual and gap (relative) are those of the best certified w, or, where none is near the tolerance yet,
+    estimates from the losses met on the way (certified = False).
+    """
+
+    number: int
+    visits: int = 0
+    active: int = 0
+    certified: bool = False
+    primal: float = float("inf")
+    dual: float = 0.0
+    gap: float = float("inf")
+    bytes_read: int = 0
+    wait: float = 0.0
+    compute: float = 0.0
+    seconds: float = 0.0
+    peak_memory: int = 0
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+@dataclass
+class Problem:
+    """One two-class problem: everything a solver may know besides the rows.
+
+    signs[code] = +1 or -1; box[0] = (U, d) of the negative rows, box[1] of the positive ones (see _dual_cd.pyx);
+    bias is 0 where there is none. working = bytes for arrays, memory = what the user said. inner: sweeps a block,
+    0 = as many as it takes. progress(share of the pass) may be called at any time.
+    """
+
+    n_rows: int
+    n_features: int
+    signs: np.ndarray
+    box: np.ndarray
+    bias: float
+    tolerance: float
+    seed: int
+    threads: int
+    memory: int
+    working: int
+    inner: int = 1
+    progress: Callable[[float], None] = lambda share: None

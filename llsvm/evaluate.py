@@ -1,0 +1,70 @@
+"""Read-only looks at a model: losses, objectives, scores, accuracy."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from llsvm import _evaluate
+
+SHARES = 32
+NUMBER_BYTES = 26
+
+
+def total_loss(rows, w, problem, kind) -> float:
+    """sum_i loss_i at w over rows in memory; the same number whatever the threads."""
+    shares = [share for share in np.array_split(rows, SHARES if len(rows) > 4096 else 1) if len(share)]
+
+    def loss(share):
+        return _evaluate.losses(share, w, problem.bias, problem.signs, problem.box, kind)
+
+    if problem.threads == 1 or len(shares) == 1:
+        return sum(map(loss, shares))
+    with ThreadPoolExecutor(problem.threads) as pool:
+        return sum(pool.map(loss, shares))
+
+
+class Predictor:
+    """Applies a model to rows given by feature ids."""
+
+    def __init__(self, model):
+        self.model = model
+        self.two_class = model.n_columns == 1
+        offset = np.zeros(model.n_columns) if model.bias_weights is None else model.bias * model.bias_weights
+        self._weights, self._offset = np.ascontiguousarray(model.weights), np.ascontiguousarray(offset)
+        names = [name.encode("utf-8", "surrogateescape") for name in model.labels]
+        self._names = np.frombuffer(b"".join(names), np.uint8)
+        self._name_ends = np.cumsum([0, *map(len, names)])
+        self._codes = {name: code for code, name in enumerate(model.labels)}
+
+    def scores(self, ids, values, indptr) -> np.ndarray:
+        """Decision values, a column a class, one column where two classes share a weight vector."""
+        if self.model.ids is not None:
+            places = np.searchsorted(self.model.ids, ids)
+            places[places == len(self.model.ids)] = 0
+            ids = np.where(self.model.ids[places] == ids, places + 1, 0)
+        out = np.empty((len(indptr) - 1, self.model.n_columns))
+        _evaluate.scores(ids, values, indptr, self._weights, self._offset, out)
+        return out
+
+    def choose(self, scores: np.ndarray) -> np.ndarray:
+        """The label number of each row (int32)."""
+        if self.two_class:
+            return (scores[:, 0] <= 0).astype(np.int32)
+        return scores.argmax(1).astype(np.int32)
+
+    def lines(self, choices, scores=None) -> bytes:
+        """One line a row: the label and, if scores are given, a decision value for every label."""
+        if scores is None:
+            columns = np.empty((len(choices), 0))
+        else:
+            columns = np.column_stack([scores, -scores]) if self.two_class else scores
+        width = int(np.diff(self._name_ends).max()) + 1 + NUMBER_BYTES * columns.shape[1]
+        out = np.empty(max(1, len(choices) * width), np.uint8)
+        return out[: _evaluate.write_lines(choices, self._names, self._name_ends, columns, out)].tobytes()
+
+    def count_correct(self, choices, codes, names) -> int:
+        """How many choices equal the true labels: codes into names."""
+        truth = np.array([self._codes.get(name, -1) for name in names], np.int32)
+        return int((truth[codes] == choices).sum())

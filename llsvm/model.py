@@ -1,0 +1,227 @@
+"""Model files: LIBLINEAR's text format, and behind the weights, where LIBLINEAR stops reading, a line of ours.
+
+    solver_type L2R_L1LOSS_SVC_DUAL
+    nr_class 2
+    label 1 -1
+    nr_feature 123
+    bias 1
+    w
+    0.5
+    ...                      one line a feature, then one for the bias if it is >= 0
+    llsvm {"crc32": ...}     names of labels, certificate, how it was trained
+
+A set whose largest feature id is beyond 100 million gets `id:weight` lines for the ids in use instead (LIBLINEAR could
+not hold such a model).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from llsvm import _model
+from llsvm.core import DataError, LlsvmError
+
+DENSE_LIMIT = 100_000_000
+TRAILER = b"llsvm "
+BATCH = 1 << 16
+TWO_COLUMN_SOLVERS = {"MCSVM_CS"}
+
+
+@dataclass
+class Model:
+    """weights[f] are those of feature id ids[f], or of id f + 1 where ids is None; one column a class, one for two.
+
+    For two classes a positive score means labels[0]. bias < 0: none; else bias_weights count `bias` times.
+    """
+
+    solver_type: str
+    labels: list[str]
+    weights: np.ndarray
+    bias: float = -1.0
+    bias_weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    zero_based: bool = False
+    info: dict = field(default_factory=dict)
+
+    @property
+    def n_columns(self) -> int:
+        return self.weights.shape[1]
+
+
+def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, info) -> Model:
+    """A model from weights by feature number: (features + 1, columns), the last row being the bias's."""
+    largest = int(feature_ids.max(initial=0))
+    bias_weights = weights[-1].copy() if bias >= 0 else None
+    if largest <= DENSE_LIMIT:
+        dense = np.zeros((largest, weights.shape[1]))
+        dense[feature_ids - 1] = weights[:-1]
+        return Model(solver_type, labels, dense, bias, bias_weights, None, zero_based, info)
+    order = np.argsort(feature_ids)
+    return Model(solver_type, labels, weights[:-1][order], bias, bias_weights, feature_ids[order], zero_based, info)
+
+
+class Output:
+    """A file written beside its place and renamed when complete; opened before the work, so that it can fail early."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        self._in_place = self.path.exists() and not self.path.is_file()
+        try:
+            if self._in_place:
+                self.file = open(self.path, "wb")  # noqa: SIM115
+            else:
+                handle, self._name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+                self.file = os.fdopen(handle, "wb")
+        except OSError as error:
+            raise LlsvmError(f"{path}: {error.strerror}") from None
+
+    def write(self, data) -> None:
+        try:
+            self.file.write(data)
+        except OSError as error:
+            raise LlsvmError(f"{self.path}: {error.strerror}") from None
+
+    def commit(self) -> None:
+        try:
+            self.file.close()
+            if not self._in_place:
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(self._name, 0o666 & ~umask)
+                os.replace(self._name, self.path)
+        except OSError as error:
+            raise LlsvmError(f"{self.path}: {error.strerror}") from None
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        """Removes what was not committed."""
+        try:
+            self.file.close()
+        except OSError:
+            pass
+        if not self._in_place and os.path.exists(self._name):
+            os.unlink(self._name)
+
+
+def save(model: Model, output: Output) -> None:
+    crc = 0
+    for part in _lines(model):
+        crc = zlib.crc32(part, crc)
+        output.write(part)
+    trailer = {"crc32": f"{crc:08x}", "labels": model.labels, "zero_based": model.zero_based, **model.info}
+    output.write(TRAILER + json.dumps(trailer).encode("ascii") + b"\n")
+    output.commit()
+
+
+def _lines(model: Model):
+    integers = all(_is_int32(label) for label in model.labels)
+    numbers = model.labels if integers else [str(number + 1) for number in range(len(model.labels))]
+    n_features = len(model.weights) if model.ids is None else int(model.ids[-1])
+    yield (
+        f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
+        f"nr_feature {n_features}\nbias {model.bias:.17g}\n{'w' if model.ids is None else 'w_by_id'}\n"
+    ).encode("ascii")
+    room = np.empty(BATCH * (26 * model.n_columns + 1), np.uint8).view("c")
+    for start in range(0, len(model.weights), BATCH):
+        batch = np.ascontiguousarray(model.weights[start : start + BATCH])
+        text = room[: _model.format_weights(batch, room)].tobytes()
+        if model.ids is not None:
+            ids = model.ids[start : start + BATCH].tolist()
+            lines = zip(ids, text.splitlines(True), strict=True)
+            text = b"".join(b"%d:%b" % line for line in lines)
+        yield text
+    if model.bias_weights is not None:
+        yield room[: _model.format_weights(model.bias_weights[None, :], room)].tobytes()
+
+
+def _is_int32(label: str) -> bool:
+    try:
+        return str(int(label)) == label and -(2**31) <= int(label) < 2**31
+    except ValueError:
+        return False
+
+
+def load(path: str) -> Model:
+    """A model of ours or of LIBLINEAR's; anything incomplete or altered is refused."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise LlsvmError(f"{path}: {error.strerror}") from None
+    header, start = _header(path, text)
+    info = _trailer(path, text)
+    try:
+        n_classes, n_features, bias = int(header["nr_class"]), int(header["nr_feature"]), float(header["bias"])
+        solver_type, labels = header["solver_type"], info.pop("labels", None) or header["label"].split()
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path}: not a model file (bad or missing header: {error})") from None
+    if len(labels) != n_classes or n_classes < 2:
+        raise DataError(f"{path}: {len(labels)} labels for {n_classes} classes")
+    n_columns = 1 if n_classes == 2 and solver_type not in TWO_COLUMN_SOLVERS else n_classes
+    if "w_by_id" in header:
+        ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
+    else:
+        ids, (weights, bias_weights) = None, _weights(path, text, start, n_features, n_columns, bias)
+    return Model(solver_type, labels, weights, bias, bias_weights, ids, info.pop("zero_based", False), info)
+
+
+def _header(path: str, text: bytes) -> tuple[dict, int]:
+    header, position = {}, 0
+    for _ in range(8):
+        end = text.find(b"\n", position)
+        if end < 0 or end - position > 1 << 20:
+            break
+        words = text[position:end].decode("ascii", "replace").split(None, 1)
+        position = end + 1
+        if words and words[0] in ("w", "w_by_id"):
+            header[words[0]] = ""
+            return header, position
+        if len(words) == 2:
+            header[words[0]] = words[1]
+    raise DataError(f"{path}: not a model file, or cut short in its header")
+
+
+def _trailer(path: str, text: bytes) -> dict:
+    """Our line, checked; {} for a model of LIBLINEAR's."""
+    position = text.rfind(b"\n" + TRAILER) + 1
+    if position == 0:
+        return {}
+    try:
+        trailer = json.loads(text[position + len(TRAILER) :])
+        expected = trailer.pop("crc32")
+    except (ValueError, KeyError):
+        raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file") from None
+    found = f"{zlib.crc32(memoryview(text)[:position]):08x}"
+    if found != expected:
+        raise DataError(f"{path}: checksum {found} read, {expected} expected", "the file was changed or damaged")
+    return trailer
+
+
+def _weights(path, text, start, n_features, n_columns, bias):
+    n_rows = n_features + (bias >= 0)
+    if n_rows * n_columns * 2 > len(text) - start:
+        raise DataError(f"{path}: cut short, {n_rows * n_columns} weights expected")
+    weights = np.empty((n_rows, n_columns))
+    found, _ = _model.parse_weights(text, start, weights.ravel())
+    if found < weights.size:
+        raise DataError(f"{path}: cut short or damaged, {weights.size} weights expected, {found} found")
+    return (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
+
+
+def _weights_by_id(path, text, start, n_columns, bias):
+    lines = text[start : text.rfind(b"\n" + TRAILER)].split(b"\n")
+    bias_line = lines.pop() if bias >= 0 else None
+    try:
+        ids = np.array([int(line.split(b":", 1)[0]) for line in lines], np.int64)
+        weights = np.array([line.split(b":", 1)[1].split() for line in lines], np.float64)
+        return ids, weights.reshape(-1, n_columns), bias_line and np.array(bias_line.split(), np.float64)
+    except (ValueError, IndexError):
+        raise DataError(f"{path}: damaged weights") from None

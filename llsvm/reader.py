@@ -1,0 +1,212 @@
+"""Rows in memory: arenas of rows, and a thread that decodes chunks ahead of the solver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+
+import numpy as np
+
+from llsvm import _reader
+from llsvm.blockset import BlockSet
+from llsvm.core import Block, Description
+
+# As Row in cython_src/_sparse.pxd.
+ROW = np.dtype([
+    ("data", np.uint64), ("alpha", np.float64), ("square", np.float32), ("gradient", np.float32),
+    ("length", np.int32), ("code", np.int32), ("chunk", np.int32), ("place", np.int32),
+])  # fmt: skip
+
+
+def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
+    """Memory of rows in an arena, an entry in the visiting order included (at most: a row may be padded)."""
+    return arena_bytes(n_rows, n_nonzeros, value_size) + n_rows * (ROW.itemsize + 4)
+
+
+def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
+    return n_nonzeros * (4 + value_size) + n_rows * (value_size - 4)
+
+
+class Arena:
+    """Rows side by side in one stretch of memory, described by a table that may be a part of a larger one."""
+
+    def __init__(self, n_bytes: int, rows: np.ndarray, dtype):
+        self.dtype = np.dtype(dtype)
+        self.kind = np.zeros(1, self.dtype)
+        self._room = np.empty(max(8, n_bytes), np.uint8)
+        self._table = rows
+        self.n_rows = self.used = 0
+        self.largest_square = 0.0
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self._table[: self.n_rows]
+
+    @property
+    def space(self) -> tuple[int, int]:
+        """Bytes and rows that can still be added."""
+        return len(self._room) - self.used, len(self._table) - self.n_rows
+
+    def clear(self) -> None:
+        self.n_rows = self.used = 0
+
+    def add(self, codes, lengths, features, values, chunk: int) -> None:
+        table = self._table[self.n_rows : self.n_rows + len(codes)]
+        used, square = _reader.fill(codes, lengths, features, values, chunk, self._room[self.used :], table)
+        self.used += used
+        self.n_rows += len(codes)
+        self.largest_square = max(self.largest_square, square)
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Drops the rows outside the mask."""
+        if not mask.all():
+            self.n_rows, self.used = _reader.compact(
+                self.rows, mask.view(np.uint8), self._room, self.dtype.itemsize)  # fmt: skip
+
+    def take(self, rows: np.ndarray, mask: np.ndarray) -> None:
+        """Adds copies of these rows of another arena, as many as there is space for."""
+        if self.used < len(self._room) and self.n_rows < len(self._table):
+            n_rows, n_bytes = _reader.copy(
+                rows, mask.view(np.uint8), self._room[self.used :], self._table[self.n_rows :], self.dtype.itemsize)  # fmt: skip
+            self.n_rows += n_rows
+            self.used += n_bytes
+
+
+class _Decoder(threading.local):
+    """Arrays of this thread for the chunk it decodes."""
+
+    rows = nonzeros = 0
+
+    def decode(self, blocks: BlockSet, chunk: int) -> Block:
+        rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])
+        if rows > self.rows:
+            self.rows, self._codes, self._lengths = rows, np.empty(rows, np.uint16), np.empty(rows, np.int32)
+        if nonzeros > self.nonzeros:
+            self.nonzeros, self._features = nonzeros, np.empty(nonzeros, np.int32)
+            self._values = np.empty(nonzeros, blocks.dtype)
+        arrays = self._codes[:rows], self._lengths[:rows], self._features[:nonzeros], self._values[:nonzeros]
+        blocks.decode_chunk(chunk, blocks.read_chunk(chunk), *arrays)
+        return arrays
+
+
+class Resident:
+    """A data set whose rows are all in memory: read from a block set, or straight from text."""
+
+    def __init__(self, table: np.ndarray, arenas: list[Arena], description: Description, feature_ids, bytes_read: int):
+        self.table, self._arenas = table, arenas
+        self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
+        self.kind = np.zeros(1, description.dtype)
+
+
+def load(blocks: BlockSet, threads: int) -> Resident:
+    """A whole block set in memory, decoded by several threads."""
+    table = np.empty(blocks.n_rows, ROW)
+    shares = [share for share in np.array_split(np.arange(blocks.n_chunks), 4 * threads) if len(share)]
+    ends = np.cumsum([0, *(int(blocks.chunk_rows[share].sum()) for share in shares)])
+    value_size = blocks.dtype.itemsize
+
+    def load_share(share, start, end):
+        n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), value_size)
+        arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), _Decoder()
+        for chunk in share.tolist():
+            arena.add(*decoder.decode(blocks, chunk), chunk)
+        return arena
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
+        arenas = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
+    return Resident(table, arenas, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
+
+
+class Gatherer:
+    """Takes Blocks into memory as long as they fit, with `reserve` bytes beside; `spill` gives them back in order."""
+
+    def __init__(self, dtype, memory: int):
+        self._dtype, self._memory, self.reserve = np.dtype(dtype), memory, 0
+        self._arenas, self.n_rows, self.n_nonzeros = [], 0, 0
+
+    def add(self, block: Block) -> bool:
+        """False where the block no longer fits (and is not taken)."""
+        n_rows, n_nonzeros = self.n_rows + block.n_rows, self.n_nonzeros + block.n_nonzeros
+        # Tables are joined at the end, so for a moment there are two.
+        needed = rows_bytes(n_rows, n_nonzeros, self._dtype.itemsize) + n_rows * ROW.itemsize
+        if needed + self.reserve > self._memory:
+            return False
+        size = arena_bytes(block.n_rows, block.n_nonzeros, self._dtype.itemsize)
+        arena = Arena(size, np.empty(block.n_rows, ROW), self._dtype)
+        arena.add(block.codes, np.diff(block.indptr).astype(np.int32), block.features, block.values, 0)
+        self._arenas.append(arena)
+        self.n_rows, self.n_nonzeros = n_rows, n_nonzeros
+        return True
+
+    @property
+    def largest_square(self) -> float:
+        return max((arena.largest_square for arena in self._arenas), default=0.0)
+
+    def finish(self, description: Description, feature_ids, bytes_read: int) -> Resident:
+        table = np.concatenate([arena.rows for arena in self._arenas])
+        return Resident(table, self._arenas, description, feature_ids, bytes_read)
+
+    def spill(self):
+        """The Blocks again, in order, each freed when the next is asked for."""
+        self._arenas.reverse()
+        while self._arenas:
+            rows = self._arenas[-1].rows
+            lengths = int(rows["length"].sum())
+            codes, indptr = np.empty(len(rows), np.uint16), np.empty(len(rows) + 1, np.int64)
+            features, values = np.empty(lengths, np.int32), np.empty(lengths, self._dtype)
+            _reader.unpack(rows, codes, indptr, features, values)
+            self._arenas.pop()
+            yield Block(codes, indptr, features, values)
+
+
+class Prefetcher:
+    """Decodes groups of chunks into two arenas in turn, one ahead of the solver, on a thread of its own.
+
+    Counts the bytes read and the time the solver waited.
+    """
+
+    def __init__(self, blocks: BlockSet, arenas: list[Arena], plan):
+        self.blocks = blocks
+        self.bytes_read, self.wait = 0, 0.0
+        self._empty, self._full = Queue(), Queue()
+        for arena in arenas:
+            self._empty.put(arena)
+        self._thread = threading.Thread(target=self._work, args=(plan,), name="read", daemon=True)
+        self._thread.start()
+
+    def _work(self, plan) -> None:
+        decoder = _Decoder()
+        try:
+            for group in plan:
+                arena = self._empty.get()
+                if arena is None:
+                    return
+                arena.clear()
+                n_bytes = 0
+                for chunk in group:
+                    arena.add(*decoder.decode(self.blocks, chunk), chunk)
+                    n_bytes += int(self.blocks.chunk_bytes[chunk])
+                self._full.put((arena, group, n_bytes))
+            self._full.put(None)
+        except BaseException as error:
+            self._full.put(error)
+
+    def next(self):
+        """The next group as (arena, chunks)."""
+        start = time.perf_counter()
+        item = self._full.get()
+        self.wait += time.perf_counter() - start
+        if isinstance(item, BaseException):
+            raise item
+        arena, group, n_bytes = item
+        self.bytes_read += n_bytes
+        return arena, group
+
+    def release(self, arena: Arena) -> None:
+        self._empty.put(arena)
+
+    def close(self) -> None:
+        self._empty.put(None)
+        self._thread.join()

@@ -1,0 +1,109 @@
+"""What a run tells: progress on a terminal, lines elsewhere, and the run log."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from llsvm.core import LlsvmError, PassStats
+
+BAR_WIDTH = 30
+
+
+class Console:
+    """Messages on standard error; a bar with the time left where that is a terminal."""
+
+    def __init__(self, quiet: bool = False):
+        self.quiet = quiet
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._shown, self._started, self._bar_length = 0.0, 0.0, 0
+        self._told, self._told_at = None, 0.0
+
+    def line(self, text: str) -> None:
+        if not self.quiet:
+            self._erase()
+            print(text, file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self._erase()
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def pass_done(self, stats: PassStats) -> None:
+        """A line for every pass that read data; of quick passes in memory only those that tell something new."""
+        news = stats.primal, stats.bytes_read
+        if news != self._told or time.perf_counter() - self._told_at > 1:
+            self._told, self._told_at = news, time.perf_counter()
+            self.line(pass_line(stats))
+
+    def begin(self) -> None:
+        self._started = time.perf_counter()
+
+    def bar(self, what: str, done: float, total: float | None) -> None:
+        """Redraws the bar at most ten times a second."""
+        now = time.perf_counter()
+        if not self._terminal or self.quiet or now - self._shown < 0.1:
+            return
+        self._shown = now
+        if total:
+            share = min(1.0, done / total)
+            left = (now - self._started) * (1 - share) / max(share, 1e-9)
+            drawn = "#" * int(BAR_WIDTH * share)
+            text = f"{what} [{drawn:.<{BAR_WIDTH}}] {share:4.0%} {_clock(left)} left"
+        else:
+            text = f"{what} {done / 1e6:.0f} MB, {done / 1e6 / max(now - self._started, 1e-9):.0f} MB/s"
+        self._erase()
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        self._bar_length = len(text)
+
+    def _erase(self) -> None:
+        if self._bar_length:
+            sys.stderr.write("\r" + " " * self._bar_length + "\r")
+            self._bar_length = 0
+
+    def end(self) -> None:
+        self._erase()
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes:02d}:{seconds:02d}"
+
+
+def pass_line(stats: PassStats) -> str:
+    """A pass in one line; what is not certified carries a ~."""
+    mark = " " if stats.certified else "~"
+    return (
+        f"pass {stats.number:3d}  primal {mark}{stats.primal:.6g}  dual {stats.dual:.6g}  gap {mark}{stats.gap:.2e}"
+        f"  active {stats.active}  {stats.seconds:.2f} s"
+    )
+
+
+class RunLog:
+    """JSON lines: one object {"event": "start" | "pass" | "end", ...} a line, flushed as it happens."""
+
+    def __init__(self, path: str | None):
+        self._path, self._file = path, None
+        if path:
+            try:
+                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise LlsvmError(f"{path}: {error.strerror}") from None
+
+    def write(self, event: str, **fields) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise LlsvmError(f"{self._path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise LlsvmError(f"{self._path}: {error.strerror}") from None

@@ -1,0 +1,220 @@
+"""What the commands train, predict and info do, from opened outputs to the last line printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from llsvm import memory as budgets
+from llsvm import model as models
+from llsvm import train
+from llsvm.blockset import BlockSet, is_block_set
+from llsvm.core import DataError, Interrupted, LlsvmError, UsageError
+from llsvm.evaluate import Predictor
+from llsvm.report import Console, RunLog
+from llsvm.text import canonical_label, open_sources, scan_pieces
+
+
+class StopRequest:
+    """Ctrl-C: the first asks for an end after the pass, the second ends at once."""
+
+    def __init__(self):
+        self.asked = False
+        self.training = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def handle(self, number, frame) -> None:
+        if self.asked or not self.training:
+            raise KeyboardInterrupt
+        self.asked = True
+        os.write(2, b"\ninterrupted: finishing this pass to write the model so far; Ctrl-C again to stop at once\n")
+
+    @contextmanager
+    def listening(self):
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self.handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def train_model(paths, target: str, config: train.Config, log_path, quiet: bool, print_result) -> tuple[bool, bool]:
+    """Trains and writes the model; returns (converged, interrupted)."""
+    _check_target(paths, target)
+    console, stop = Console(quiet), StopRequest()
+    with stop.listening(), models.Output(target) as output:
+        log = RunLog(log_path)
+        console.begin()
+        with train.open_data(paths, config, console.bar) as data:
+            console.end()
+            outcome, problem = _train(data, config, console, log, stop)
+            models.save(train.make_model(outcome, data, problem, config), output)
+        log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
+        log.close()
+    if not quiet and target != "-":
+        print_result(_summary(outcome))
+    if outcome.reason not in ("converged", "interrupted"):
+        console.warn(f"stopped by --{'max-passes' if outcome.reason == 'passes' else 'time-limit'} at a relative gap of "
+                     f"{outcome.stats.gap:.2e}, above the tolerance of {config.tolerance:g}; raise it, or -e")  # fmt: skip
+    return outcome.reason == "converged", outcome.reason == "interrupted"
+
+
+def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
+    description = data.description
+    problem = train.pose(description, config)
+    for label in train.check_weights(description, config):
+        console.warn(f"label {label}, given a weight, does not occur in the data")
+    setting = _setting(config, problem, data)
+    console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
+    log.write("start", **setting)
+    solver = train.start(data, problem, config)
+    console.begin()
+    problem.progress = lambda share: console.bar("pass", share, 1.0)
+
+    def on_pass(stats):
+        console.pass_done(stats)
+        console.begin()
+        log.write("pass", **stats.as_dict())
+
+    stop.training = True
+    try:
+        outcome = train.run(solver, config, on_pass, stop)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; no model was written") from None
+    finally:
+        console.end()
+    return outcome, problem
+
+
+def _setting(config: train.Config, problem, data) -> dict:
+    description = data.description
+    where = "on disk" if isinstance(data, BlockSet) else "in memory"
+    return {
+        "solver": config.solver, "C": config.C, "tolerance": config.tolerance, "bias": problem.bias,
+        "weights": "balanced" if config.balanced else config.weights or "none", "rows": description.n_rows,
+        "features": description.n_features, "nonzeros": description.n_nonzeros, "data": where,
+        "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
+    }  # fmt: skip
+
+
+def _summary(outcome: train.Outcome) -> str:
+    stats = outcome.stats
+    return (
+        f"primal objective = {stats.primal:.9g}\ndual objective = {stats.dual:.9g}\n"
+        f"relative duality gap = {stats.gap:.3e} (certified)\n"
+        f"passes = {stats.number}, {budgets.format_size(stats.bytes_read)} read\n"
+        f"time = {stats.seconds:.2f} s (compute {stats.compute:.2f} s, waiting for data {stats.wait:.2f} s)\n"
+        f"peak memory = {budgets.format_size(stats.peak_memory)}"
+    )
+
+
+def _check_target(paths, target: str) -> None:
+    """Refuses to write a model over data: `llsvm-train data.txt`, with the model forgotten, is easily typed."""
+    if target == "-":
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise UsageError(f"{target} is a directory, not a model file", "llsvm-train DATA MODEL")
+    if path.is_file() and path.stat().st_size:
+        with open(path, "rb") as file:
+            if file.read(12) != b"solver_type ":
+                raise UsageError(f"{target} exists and is not a model; it was left alone", "llsvm-train DATA MODEL")
+
+
+def predict_labels(test, model_path, target, with_scores, zero_based, quiet, memory, threads, print_result) -> None:
+    """Writes a label for every row of `test` and says how many were right."""
+    predictor = Predictor(models.load(model_path))
+    rows = correct = 0
+    console = Console(quiet)
+    with models.Output(target) as output:
+        if with_scores:
+            output.write(("labels " + " ".join(predictor.model.labels) + "\n").encode("utf-8", "surrogateescape"))
+        for lines, n_rows, n_correct in _predictions(predictor, test, with_scores, zero_based, memory, threads, console):
+            output.write(lines)
+            rows, correct = rows + n_rows, correct + n_correct
+        if rows == 0:
+            raise DataError(f"{test}: no rows")
+        output.commit()
+    console.end()
+    if not quiet:
+        accuracy = f"Accuracy = {100 * correct / rows:g}% ({correct}/{rows})"
+        if target == "-":
+            print(accuracy, file=sys.stderr)
+        else:
+            print_result(accuracy)
+
+
+def _predictions(predictor, test, with_scores, zero_based, memory, threads, console):
+    """Yields (lines, rows, correct ones) of parts of the test data, in order."""
+
+    def judge(ids, values, indptr, codes, names):
+        scores = predictor.scores(ids, values, indptr)
+        choices = predictor.choose(scores)
+        lines = predictor.lines(choices, scores if with_scores else None)
+        return lines, len(choices), predictor.count_correct(choices, codes, names) if len(choices) else 0
+
+    if test != "-" and is_block_set(test):
+        blocks = BlockSet(test)
+        ids, names = blocks.feature_ids(), blocks.description.labels
+        for chunk in range(blocks.n_chunks):
+            block = blocks.load_chunk(chunk)
+            yield judge(ids[block.features], block.values, block.indptr, block.codes, names)
+        return
+
+    def judge_piece(piece):
+        names = [canonical_label(token) for token in piece.labels]
+        return judge(piece.ids, piece.values, piece.indptr, piece.codes, names)
+
+    sources = open_sources([test])
+    pieces = scan_pieces(sources, threads, zero_based=zero_based or predictor.model.zero_based, dtype=np.float64,
+                         memory=budgets.working(memory), then=judge_piece)  # fmt: skip
+    console.begin()
+    for piece in pieces:
+        yield piece.result
+        console.bar("predicting", sources[0].raw.position, sources[0].raw.size)
+
+
+def describe(path: str, verify: bool, as_json: bool) -> str:
+    """A block set or a model in words or as JSON."""
+    facts = _describe_set(path, verify) if Path(path).is_dir() else _describe_model(path)
+    if as_json:
+        return json.dumps(facts)
+    width = max(map(len, facts))
+    return "\n".join(f"{name:{width}}  {value}" for name, value in facts.items())
+
+
+def _describe_set(path: str, verify: bool) -> dict:
+    blocks = BlockSet(path)
+    header = {name: value for name, value in blocks.header.items() if name not in ("blocks", "feature_ids", "checksum")}
+    facts = {"kind": "block set", **header, "blocks": len(blocks.blocks), "chunks": blocks.n_chunks,
+             "bytes": int(blocks.chunk_bytes.sum())}  # fmt: skip
+    if verify:
+        blocks.feature_ids()
+        for chunk in range(blocks.n_chunks):
+            blocks.load_chunk(chunk)
+        facts["verified"] = f"{blocks.n_chunks} chunks, all checksums right"
+    return facts
+
+
+def _describe_model(path: str) -> dict:
+    if not os.path.exists(path):
+        raise LlsvmError(f"{path}: no such file or directory")
+    model = models.load(path)
+    origin = {} if "certificate" in model.info else {"certificate": "none (not written by llsvm)"}
+    return {
+        "kind": "model", "solver_type": model.solver_type, "labels": model.labels,
+        "features": len(model.weights) if model.ids is None else int(model.ids[-1]), "bias": model.bias,
+        "nonzero_weights": int(np.count_nonzero(model.weights)), **origin, **model.info,
+    }  # fmt: skip

@@ -1,0 +1,46 @@
+"""The one place where a solver is chosen: the table SOLVERS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llsvm.core import UsageError
+from llsvm.solvers import dual_cd
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A row of the table.
+
+    `in_memory` and `streaming` build the object whose passes() trains; a solver without `in_memory` always streams.
+    """
+
+    name: str
+    summary: str
+    number: int | None
+    header: str
+    squared_loss: bool
+    in_memory: type | None
+    streaming: type
+
+
+SOLVERS = {
+    solver.name: solver
+    for solver in (
+        Solver("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
+               dual_cd.InMemory, dual_cd.Cached),
+        Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
+               dual_cd.InMemory, dual_cd.Cached),
+        Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
+               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks),
+    )
+}  # fmt: skip
+
+
+def find(name: str) -> Solver:
+    """A solver by its name or by LIBLINEAR's number."""
+    for solver in SOLVERS.values():
+        if name in (solver.name, str(solver.number)):
+            return solver
+    known = ", ".join(f"{s.name} ({s.number})" if s.number is not None else s.name for s in SOLVERS.values())
+    raise UsageError(f"-s {name}: no such solver", f"known, with LIBLINEAR's numbers: {known}")

@@ -1,0 +1,399 @@
+"""Dual coordinate descent: in memory with shrinking, or from disk with a cache of the rows nearest the margin."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from llsvm import _dual_cd, _reader
+from llsvm.alphas import Alphas
+from llsvm.core import Certificate, PassStats, UsageError
+from llsvm.evaluate import total_loss
+from llsvm.memory import enough, format_size
+from llsvm.reader import ROW, Arena, Prefetcher, Resident, rows_bytes
+
+# Measured on text-like data with memory for a tenth of it, passes to a gap of 1e-3: a cache of half the memory 6, of
+# 0.8 of it 5; of 10 cache sweeps a pass 7, of 20 5, of 40 4; without "free rows first" 8 (docs/out-of-core.md).
+GROUP_SHARE = 0.1
+CACHE_SWEEPS, EXTRA_VISITS, POLISHING = 20, 1.6, 3
+FILLED = 0.9
+WORTH_CERTIFYING = 20
+# From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
+FLOAT32_TOLERANCE = 1e-5
+
+
+class DualCD:
+    """What every variant shares: w, the dual value kept up with each step, and the best certified w.
+
+    `passes()` yields one PassStats per pass; `certified` and `best_w` are then the best pair known.
+    """
+
+    def __init__(self, problem):
+        self.problem = problem
+        self.w = np.zeros(problem.n_features + 1)
+        self.best_w, self.certified = None, None
+        self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
+        self._state = np.zeros(8)
+        self._counter = 0
+
+    @property
+    def dual(self) -> float:
+        return float(self._state[4] - self._state[5] - 0.5 * self.w @ self.w)
+
+    def _sweep(self, table, order, active: int, count_from: int = 0, shrink: bool = False, fresh: bool = True) -> int:
+        """One visit of rows order[:active] of the table in random order."""
+        problem, state = self.problem, self._state
+        self._counter += 1
+        _dual_cd.shuffle(order, active, problem.seed, self._counter)
+        if fresh:
+            state[0], state[1] = np.inf, -np.inf
+        return _dual_cd.sweep(
+            table, order, active, count_from, self.w, problem.bias, problem.signs, self._box, self._round, shrink,
+            state, self._kind,
+        )  # fmt: skip
+
+    def _violation(self) -> float:
+        """LIBLINEAR's stopping quantity of the last sweep: the spread of projected gradients around 0."""
+        highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
+        return float(highest - lowest)
+
+    def _narrow(self) -> None:
+        """The bounds for shrinking, from the sweep just made."""
+        highest, lowest = self._state[2], self._state[3]
+        self._state[0] = highest if highest > 0 else np.inf
+        self._state[1] = lowest if lowest < 0 else -np.inf
+
+    def _certify(self, w, loss: float) -> Certificate:
+        certificate = Certificate(float(0.5 * w @ w) + loss, self.dual)
+        if self.certified is None or certificate.primal <= self.certified.primal:
+            self.best_w = w.copy() if self.best_w is None else self.best_w
+            self.best_w[:] = w
+            self.certified = certificate
+        self.certified = Certificate(self.certified.primal, max(certificate.dual, self.certified.dual))
+        return self.certified
+
+
+    def _stats(self, number: int, active: int, met: Certificate) -> PassStats:
+        """met: the objectives with the losses met during the pass, for want of a certificate."""
+        if self.certified:
+            self.certified = Certificate(self.certified.primal, max(self.certified.dual, met.dual))
+        known = self.certified or met
+        return PassStats(
+            number, int(self._state[7]), active, self.certified is not None, known.primal, known.dual,
+            known.relative_gap, self.bytes_read, self.wait, self.compute,
+        )  # fmt: skip
+
+
+class InMemory(DualCD):
+    """All rows resident. Shrinking as in LIBLINEAR; the gap is computed exactly whenever the active rows have settled
+    or enough work has been done since the last look."""
+
+    FIRST_TOLERANCE, NEXT_TOLERANCE, LOOK_EVERY = 0.3, 0.3, 4
+
+    def __init__(self, problem, data: Resident):
+        super().__init__(problem)
+        self._data = data
+        self._box, self._round, self._kind = problem.box, False, data.kind
+        self.bytes_read = data.bytes_read
+
+    def passes(self):
+        n_rows, tolerance = len(self._data.table), self.FIRST_TOLERANCE
+        order = np.arange(n_rows, dtype=np.int32)
+        active, fresh, visited, number = n_rows, True, 0, 0
+        while True:
+            start = time.perf_counter()
+            number += 1
+            self._state[6] = self._state[7] = 0
+            active = self._sweep(self._data.table, order, active, shrink=True, fresh=fresh)
+            visited += self._state[7]
+            settled = self._violation() <= tolerance
+            met = Certificate(float(0.5 * self.w @ self.w + self._state[6]), self.dual)
+            fresh = settled
+            if settled or visited >= self.LOOK_EVERY * n_rows:
+                self.certify()
+                visited = 0
+            if settled:
+                active, tolerance = n_rows, tolerance * self.NEXT_TOLERANCE
+            else:
+                self._narrow()
+            self.compute += time.perf_counter() - start
+            yield self._stats(number, active, met)
+
+    def certify(self) -> None:
+        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind))
+
+    def close(self) -> None:
+        self._data = None
+
+
+class Streaming(DualCD):
+    """Rows from disk, group by group: what `dual` out of core and `block` have in common.
+
+    A pass loads every chunk once. The w it began with is certified on the way, by one more dot per row, against the
+    dual value at its end.
+    """
+
+    def __init__(self, problem, blocks):
+        super().__init__(problem)
+        self.blocks = blocks
+        self._box, self._kind = problem.box.copy(), np.zeros(1, blocks.dtype)
+        self._round = problem.tolerance >= FLOAT32_TOLERANCE
+        if self._round:
+            # alpha lives in float32, so the largest one allowed is a float32 that is not above U.
+            bound = problem.box[:, 0].astype(np.float32)
+            self._box[:, 0] = np.where(bound <= problem.box[:, 0], bound, np.nextafter(bound, np.float32(0)))
+        self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
+        self._places = np.full(blocks.n_chunks, -1, np.int64)
+        self._lay_out()
+        self._reader = Prefetcher(blocks, self._groups, self._plan())
+
+    def _lay_out(self) -> None:
+        """Divides the working memory; see docs/out-of-core.md."""
+        blocks, value_size = self.blocks, self.blocks.dtype.itemsize
+        largest = int(blocks.chunk_nonzeros.max()) * (4 + value_size)
+        sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
+        fixed = 3 * 8 * (blocks.n_features + 1) + 3 * largest + 32 * blocks.n_chunks
+        rest = self.problem.working - fixed
+        smallest_group = self._smallest_group(sizes)
+        if rest < 2 * smallest_group:
+            self._refuse(fixed + 2 * smallest_group)
+        alpha_type = np.dtype(np.float32 if self._round else np.float64)
+        alpha_bytes = alpha_type.itemsize * blocks.n_rows
+        alphas_fit = alpha_bytes <= rest // 4 and rest - alpha_bytes >= 2 * smallest_group
+        rest -= alpha_bytes if alphas_fit else 0
+        self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
+        self._group_bytes = self._group_size(rest, smallest_group)
+        row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, value_size) / blocks.n_rows
+        group_rows = max(int(self._group_bytes / row_bytes * 1.2), int(self._most_rows())) + 1
+        cache_bytes = max(0, rest - 2 * self._group_bytes)
+        self._cache_rows = int(cache_bytes / row_bytes)
+        self._table = np.empty(self._cache_rows + 2 * group_rows, ROW)
+        self._order = np.empty(self._cache_rows + group_rows, np.int32)
+        self._cache = Arena(cache_bytes - self._cache_rows * (ROW.itemsize + 4), self._table[: self._cache_rows],
+                            blocks.dtype)  # fmt: skip
+        self._group_rows, self._groups = group_rows, []
+        for start in (self._cache_rows, self._cache_rows + group_rows):
+            arena = Arena(self._group_bytes, self._table[start : start + group_rows], blocks.dtype)
+            arena.first_slot = start
+            self._groups.append(arena)
+
+    def _refuse(self, needed: int) -> None:
+        raise UsageError(
+            f"--memory {format_size(self.problem.memory)} is too small for this set of {self.problem.n_features} features",
+            f"--memory {enough(needed)} would do" + self._other_way(),
+        )
+
+    def _other_way(self) -> str:
+        return ""
+
+    def _rows_of(self, group) -> int:
+        return int(self.blocks.chunk_rows[group].sum())
+
+    def _begin_visit(self, arena: Arena, group) -> None:
+        """Gives the rows of a group their alphas."""
+        rows, place = arena.rows, 0
+        for chunk in group:
+            count = int(self.blocks.chunk_rows[chunk])
+            rows["alpha"][place : place + count] = self._alphas.read(int(self._starts[chunk]), count)
+            self._places[chunk] = place
+            place += count
+        _reader.reclaim(self._cache.rows, self._places, rows)
+        self._places[group] = -1
+
+    def _end_visit(self, arena: Arena, group) -> None:
+        alphas, place = arena.rows["alpha"], 0
+        for chunk in group:
+            count = int(self.blocks.chunk_rows[chunk])
+            self._alphas.write(int(self._starts[chunk]), alphas[place : place + count])
+            place += count
+
+    def passes(self):
+        number, estimate = 0, np.inf
+        while True:
+            start, number, waited = time.perf_counter(), number + 1, self._reader.wait
+            snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
+            loss, rows_left = 0.0, self.blocks.n_rows
+            self._state[6] = self._state[7] = 0
+            while rows_left:
+                arena, group = self._reader.next()
+                self._begin_visit(arena, group)
+                if snapshot is not None:
+                    loss += total_loss(arena.rows, snapshot, self.problem, self._kind)
+                self._visit(arena)
+                self._end_visit(arena, group)
+                self._after_visit(arena)
+                rows_left -= self._rows_of(group)
+                self._reader.release(arena)
+                self.problem.progress(1 - rows_left / self.blocks.n_rows)
+            self._end_pass()
+            self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
+            self.compute += time.perf_counter() - start - (self.wait - waited)
+            met = Certificate(float(0.5 * self.w @ self.w + self._state[6]), self.dual)
+            estimate = met.relative_gap
+            if snapshot is not None:
+                self._certify(snapshot, loss)
+            yield self._stats(number, self._cache.n_rows, met)
+
+    def certify(self) -> None:
+        """The gap of w as it is now: one pass that only reads."""
+        loss, rows_left = 0.0, self.blocks.n_rows
+        while rows_left:
+            arena, group = self._reader.next()
+            loss += total_loss(arena.rows, self.w, self.problem, self._kind)
+            rows_left -= self._rows_of(group)
+            self._reader.release(arena)
+        self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
+        self._certify(self.w, loss)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._alphas.close()
+        self._cache = self._groups = self._table = None
+
+    def _after_visit(self, arena: Arena) -> None:
+        pass
+
+    def _end_pass(self) -> None:
+        pass
+
+
+class Cached(Streaming):
+    """Random groups of chunks, and most of the memory a cache of free rows and of rows nearest the margin.
+
+    The cache is swept along with every group: a share of it each time, so that a pass makes CACHE_SWEEPS of it.
+    """
+
+    _limit = np.inf
+
+    def _smallest_group(self, sizes) -> int:
+        return int(sizes.max())
+
+    def _most_rows(self) -> int:
+        return self.blocks.chunk_rows.max()
+
+    def _group_size(self, rest: int, smallest_group: int) -> int:
+        return max(smallest_group, int(GROUP_SHARE * rest))
+
+    def _other_way(self) -> str:
+        return ", or a set split into smaller chunks (llsvm-split with a smaller --memory or a larger -m)"
+
+    def _plan(self):
+        """Groups of chunks that fill an arena, every chunk once a pass, for ever."""
+        blocks, value_size = self.blocks, self.blocks.dtype.itemsize
+        sizes = blocks.chunk_nonzeros * (4 + value_size) + blocks.chunk_rows * (value_size - 4)
+        order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
+        while True:
+            _dual_cd.shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            passes += 1
+            group, n_bytes, n_rows = [], 0, 0
+            for chunk in order.tolist():
+                if group and (n_bytes + sizes[chunk] > self._group_bytes
+                              or n_rows + blocks.chunk_rows[chunk] > self._group_rows):  # fmt: skip
+                    yield group
+                    group, n_bytes, n_rows = [], 0, 0
+                group.append(chunk)
+                n_bytes, n_rows = n_bytes + sizes[chunk], n_rows + blocks.chunk_rows[chunk]
+            yield group
+
+    def _visit(self, arena: Arena) -> None:
+        cache, order = self._cache, self._order
+        extra = min(CACHE_SWEEPS * cache.n_rows, EXTRA_VISITS * self.blocks.n_rows)
+        sweeps = extra / max(1, cache.n_rows) * arena.n_rows / self.blocks.n_rows
+        count = self._list(cache, 0, order, sweeps % 1)
+        count += self._list(arena, arena.first_slot, order[count:], 1)
+        self._sweep(self._table, order, count, self._cache_rows)
+        for _ in range(int(sweeps)):
+            self._sweep_cache()
+
+    def _list(self, arena: Arena, first_slot: int, order, share: float) -> int:
+        self._counter += 1
+        seed = (self.problem.seed << 32) + self._counter
+        return _reader.list_rows(arena.rows, first_slot, share, seed, order)
+
+    def _sweep_cache(self) -> None:
+        count = self._list(self._cache, 0, self._order, 1)
+        self._sweep(self._table, self._order, count, self._cache_rows)
+
+    def _end_pass(self) -> None:
+        for _ in range(POLISHING):
+            self._sweep_cache()
+
+    def _rank(self, rows) -> np.ndarray:
+        ranks = np.empty(len(rows), np.float32)
+        _reader.rank(rows, self._bounds, ranks)
+        return ranks
+
+    @property
+    def _bounds(self) -> np.ndarray:
+        return self._box[(self.problem.signs > 0).astype(int), 0]
+
+    def _after_visit(self, arena: Arena) -> None:
+        """Takes the rows that matter most into the cache, and makes room for them when it is full."""
+        ranks = self._rank(arena.rows)
+        wanted = ranks <= self._limit
+        value_size = self.blocks.dtype.itemsize
+        n_bytes = int(arena.rows["length"][wanted].sum()) * (4 + value_size) + int(wanted.sum()) * (value_size - 4)
+        room, row_room = self._cache.space
+        if n_bytes > room or wanted.sum() > row_room:
+            wanted = self._make_room(ranks)
+        else:
+            self._limit *= 1.1
+        self._cache.take(arena.rows, wanted)
+
+    def _make_room(self, ranks) -> np.ndarray:
+        cache = self._cache
+        cached = self._rank(cache.rows)
+        everyone = np.concatenate([cached, ranks])
+        capacity = int(FILLED * self._cache_rows)
+        if capacity < len(everyone):
+            self._limit = float(np.partition(everyone, capacity)[capacity])
+        stay = (cached <= self._limit) & (cache.rows["chunk"] >= 0)
+        gone = cache.rows[~stay]
+        gone = gone[gone["chunk"] >= 0]
+        self._alphas.scatter(self._starts[gone["chunk"]] + gone["place"], gone["alpha"])
+        cache.keep(stay)
+        return ranks <= self._limit
+
+
+class Blocks(Streaming):
+    """The block minimisation of Yu et al. (KDD 2010), Algorithm 2: fixed blocks in random order, each solved by
+    `inner` sweeps (BLOCK-L-N) or until LIBLINEAR's stopping condition holds in it (BLOCK-L-D, inner = 0)."""
+
+    TOLERANCE, MOST_SWEEPS = 0.1, 1000
+
+    def _smallest_group(self, sizes) -> int:
+        return int(np.bincount(self.blocks.chunk_block, sizes).max())
+
+    def _most_rows(self) -> int:
+        return np.bincount(self.blocks.chunk_block, self.blocks.chunk_rows).max()
+
+    def _group_size(self, rest: int, smallest_group: int) -> int:
+        return smallest_group
+
+    def _other_way(self) -> str:
+        return ", or a set split into more blocks (llsvm-split -m), or -s dual, which needs no whole block in memory"
+
+    def _plan(self):
+        order, passes = np.unique(self.blocks.chunk_block).astype(np.int32), 0
+        while True:
+            _dual_cd.shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            passes += 1
+            for block in order:
+                yield self.blocks.block_chunks(block).tolist()
+
+    def _visit(self, arena: Arena) -> None:
+        order = np.arange(arena.first_slot, arena.first_slot + arena.n_rows, dtype=np.int32)
+        active, inner, fresh, count_from = arena.n_rows, self.problem.inner, True, arena.first_slot
+        for _ in range(inner or self.MOST_SWEEPS):
+            active = self._sweep(self._table, order, active, count_from, shrink=not inner, fresh=fresh)
+            count_from = len(self._table)
+            if inner:
+                continue
+            fresh = self._violation() <= self.TOLERANCE
+            if fresh and active == arena.n_rows:
+                break
+            if fresh:
+                active = arena.n_rows
+            else:
+                self._narrow()

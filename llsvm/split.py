@@ -1,0 +1,41 @@
+"""Text to block set, in one pass (Yu et al. 2010, Algorithm 4)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from llsvm.blockset import MAX_BLOCKS, Writer
+from llsvm.core import DataError, UsageError
+from llsvm.memory import format_size, working
+from llsvm.report import Console
+from llsvm.text import FeatureMap, Labels, open_sources, scan_blocks
+
+
+def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:
+    """Splits text files into a block set at `output`; returns a sentence on what was done."""
+    if not 1 <= n_blocks <= MAX_BLOCKS:
+        raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
+    console, began = console or Console(quiet=True), time.perf_counter()
+    allowed = working(memory)
+    labels, features = Labels(), FeatureMap()
+    with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
+        sources = open_sources(paths)
+        total = sum(source.raw.size or 0 for source in sources) or None
+        console.begin()
+        blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
+                             memory=allowed)  # fmt: skip
+        for block in blocks:
+            writer.add(block)
+            console.bar("splitting", sum(source.raw.position for source in sources), total)
+        console.end()
+        if writer.n_rows == 0:
+            raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
+        described = [source.description() for source in sources]
+        writer.finish(labels.names, labels.counts, features.ids, described, zero_based)
+    seconds, n_bytes = time.perf_counter() - began, sum(source["size"] for source in described)
+    return (
+        f"{writer.n_rows} rows, {features.n_features} features, {writer.n_nonzeros} nonzeros, {len(labels.names)} labels"
+        f"; {format_size(n_bytes)} read in {seconds:.2f} s"
+    )

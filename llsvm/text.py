@@ -1,0 +1,391 @@
+"""LIBSVM text into rows: opens any compression, cuts it at newlines, scans the pieces on several threads."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import re
+import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from llsvm import _text
+from llsvm.core import Block, DataError, LlsvmError, UsageError
+
+PIECE = 1 << 20
+LABEL_LIMIT = 65535
+DIRECT_LIMIT = 1 << 24
+FEATURE_LIMIT = 2**31 - 2
+
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+INTEGER = re.compile(r"[+-]?\d+")
+
+FAULTS = {
+    1: ("a label at the start of the line", "every line is: label id:value id:value ..."),
+    2: ("a feature id (digits) and a colon", "every line is: label id:value id:value ..."),
+    3: ("a feature id of at most 2^63-1", ""),
+    4: ("feature ids from 1 up", "if ids in this file start at 0, say --zero-based"),
+    5: ("a colon and a value behind the feature id", "every line is: label id:value id:value ..."),
+    6: ("a finite decimal number", ""),
+    7: ("a number within the range of float32", "--precision float64 holds up to 1.8e308"),
+    8: ("each feature id once in a row", "the ids of a row may stand in any order, but not twice"),
+    9: (f"at most {LABEL_LIMIT} different labels", "this looks like a regression file; llsvm trains classifiers"),
+}
+
+
+class Raw(io.RawIOBase):
+    """The bytes of one input as they are on disk: counted, hashed, and with a pushed-back beginning."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.name = "standard input" if path == "-" else path
+        try:
+            self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a directory, not LIBSVM text") from None
+        except OSError as error:
+            raise LlsvmError(f"{self.name}: {error.strerror}") from None
+        regular = path != "-" and os.path.isfile(path)
+        self.size = os.path.getsize(path) if regular else None
+        self.position = 0
+        self._digest = hashlib.sha256()
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
+        self._hashed = deque()
+        self._front = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self._front:
+            count = min(len(buffer), len(self._front))
+            buffer[:count], self._front = self._front[:count], self._front[count:]
+        else:
+            try:
+                count = self._file.readinto(buffer) or 0
+            except OSError as error:
+                raise LlsvmError(f"{self.name}: {error.strerror}") from None
+        if len(self._hashed) == 8:
+            self._hashed.popleft().result()
+        self._hashed.append(self._hashing.submit(self._digest.update, bytes(memoryview(buffer)[:count])))
+        self.position += count
+        return count
+
+    def front(self, count: int, until: bytes = b"") -> bytes:
+        """The first bytes, without consuming them: `count` of them, or up to `until` or the end."""
+        while len(self._front) < count and not (until and until in self._front):
+            more = self._file.read(count - len(self._front))
+            if not more:
+                break
+            self._front += more
+        return self._front
+
+    @property
+    def digest(self) -> str:
+        return self._hashing.submit(self._digest.hexdigest).result()
+
+    def close(self) -> None:
+        self._hashing.shutdown()
+        self._file.close()
+        super().close()
+
+
+class _ZstdFile(io.RawIOBase):
+    """zstd frames one behind the other; unlike zstandard's own reader it notices a truncated one."""
+
+    def __init__(self, raw):
+        import zstandard
+
+        self._raw, self._new = raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame, self._out, self._in = None, b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._out:
+            data = self._in or self._raw.read(1 << 17)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last frame is incomplete")
+                return 0
+            self._frame = self._frame or self._new()
+            self._out = self._frame.decompress(data)
+            self._in = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._out))
+        buffer[:count], self._out = self._out[:count], self._out[count:]
+        return count
+
+
+FORMATS = {
+    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
+    b"\x28\xb5\x2f\xfd": ("zstd", _ZstdFile),
+}
+
+
+class Source:
+    """One input, decompressed."""
+
+    def __init__(self, path: str, raw: Raw | None = None):
+        self.raw = raw or Raw(path)
+        self.name = self.raw.name
+        front = self.raw.front(6)
+        self._kind, self._stream = "", self.raw
+        for magic, (kind, opener) in FORMATS.items():
+            if front.startswith(magic):
+                self._kind, self._stream = kind, opener(io.BufferedReader(self.raw, 1 << 17))
+
+    def readinto(self, buffer) -> int:
+        try:
+            return self._stream.readinto(buffer)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            raise DataError(f"{self.name}: corrupt {self._kind} data ({error})") from None
+
+    def description(self) -> dict:
+        return {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
+
+
+class Piece:
+    """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
+
+    def __init__(self, size: int, zero_based: bool, dtype):
+        self.zero_based, self.dtype = zero_based, dtype
+        self.text = bytearray(size)
+        self._tokens = np.empty((LABEL_LIMIT, 2), np.int64)
+        self._slots = np.full(1 << 17, -1, np.int32)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        size = len(self.text)
+        self._ids = np.empty(size // 2 + 1, np.int64)  # a nonzero takes 4 bytes of text; as much again for sorting
+        self._values = np.empty(size // 2 + 1, self.dtype)
+        self._ends = np.empty(size // 2 + 2, np.int64)
+        self._codes = np.empty(size // 2 + 1, np.uint16)
+
+    def scan(self) -> Piece:
+        if len(self.text) // 2 >= len(self._ids):
+            self._allocate()
+        self.fault, self._where, self.n_rows, self.n_lines, n_labels = _text.scan(
+            memoryview(self.text)[: self.size], self.zero_based, self._ids, self._values, self._ends, self._codes,
+            self._tokens, self._slots,
+        )  # fmt: skip
+        self.indptr = self._ends[: self.n_rows + 1]
+        nonzeros = int(self.indptr[-1])
+        self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
+        starts = self._tokens[:n_labels].tolist()
+        self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
+        self._slots.fill(-1)
+        return self
+
+    def error(self, source: str, line: int) -> DataError:
+        expected, hint = FAULTS[self.fault]
+        line_start = self.text.rfind(b"\n", 0, self._where) + 1
+        line_end = self.text.find(b"\n", self._where)
+        where = self._where if expected != FAULTS[8][0] else self._second_occurrence(line_start, line_end)
+        token = re.match(rb"[^ \t\r\n#]*", self.text[where : min(line_end, where + 60)])[0]
+        read = token.decode("utf-8", "backslashreplace") or "the end of the line"
+        return DataError(f"{source}:{line}:{where - line_start + 1}: read '{read}', expected {expected}", hint)
+
+    def _second_occurrence(self, line_start: int, line_end: int) -> int:
+        seen = set()
+        for match in re.finditer(rb"[ \t](\d+):", self.text[line_start:line_end]):
+            if int(match[1]) in seen:
+                return line_start + match.start(1)
+            seen.add(int(match[1]))
+        return line_start
+
+
+def piece_size(memory: int) -> int:
+    """Bytes of text scanned at a time under this budget."""
+    return max(1 << 16, min(PIECE, memory // 128))
+
+
+def scan_pieces(
+    sources, threads: int = 1, *, zero_based: bool = False, dtype=np.float32, memory: int = 1 << 30, then=None
+):
+    """Yields scanned Pieces in the order of the text; each is valid until the next is asked for.
+
+    `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
+    """
+    free = [Piece(piece_size(memory), zero_based, dtype) for _ in range(threads + 2)]
+    waiting = deque()
+
+    def work(piece: Piece) -> Piece:
+        piece.scan()
+        piece.result = then(piece) if then and not piece.fault else None
+        return piece
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
+        try:
+            for source in sources:
+                lines = 0
+                cut = _cut(source, free, longest_line=memory // 8)
+                while True:
+                    piece = next(cut, None)
+                    if piece:
+                        waiting.append(pool.submit(work, piece))
+                    while waiting and (piece is None or not free):
+                        done = waiting.popleft().result()
+                        if done.fault:
+                            raise done.error(source.name, lines + done.n_lines + 1)
+                        lines += done.n_lines
+                        yield done
+                        free.append(done)
+                    if piece is None:
+                        break
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _cut(source: Source, free: list, longest_line: int):
+    """Fills free pieces with whole lines of the source; the last line gets the newline it may lack."""
+    rest = b""
+    ended, first = False, True
+    while not ended:
+        piece = free.pop()
+        size = len(rest)
+        if len(piece.text) < 2 * size:
+            piece.text = bytearray(2 * size)
+        piece.text[:size] = rest
+        while True:
+            with memoryview(piece.text) as view, view[size : len(piece.text) - 1] as room:
+                count = source.readinto(room)
+            if first and piece.text.startswith(codecs.BOM_UTF8):
+                piece.text[:3] = b"   "
+            size += count
+            ended, first = count == 0, False
+            if ended or size == len(piece.text) - 1:
+                cut = piece.text.rfind(b"\n", 0, size) + 1
+                if ended or cut:
+                    break
+                if size > longest_line:
+                    raise DataError(f"{source.name}: a line is longer than {longest_line} bytes", "raise --memory")
+                piece.text.extend(bytes(len(piece.text)))
+        if ended and size > cut:
+            piece.text[size : size + 1] = b"\n"
+            cut = size = size + 1
+        rest = bytes(memoryview(piece.text)[cut:size])
+        piece.size = cut
+        yield piece
+
+
+class Labels:
+    """The label table: names in order of first occurrence, with counts."""
+
+    def __init__(self):
+        self.names: list[str] = []
+        self.counts = np.zeros(0, np.int64)
+        self._codes: dict[bytes, int] = {}
+
+    def encode(self, piece: Piece) -> np.ndarray:
+        """The codes of this piece's rows in the whole table (uint16), counted."""
+        local = np.array([self._code(token) for token in piece.labels], np.uint16)
+        codes = local[piece.codes] if piece.n_rows else np.zeros(0, np.uint16)
+        self.counts = self.counts + np.bincount(codes, minlength=len(self.names))
+        return codes
+
+    def _code(self, token: bytes) -> int:
+        if token not in self._codes:
+            name = canonical_label(token)
+            if name not in self.names:
+                if len(self.names) == LABEL_LIMIT:
+                    raise DataError(f"more than {LABEL_LIMIT} different labels", FAULTS[9][1])
+                self.names.append(name)
+                self.counts = np.append(self.counts, 0)
+            self._codes[token] = self.names.index(name)
+        return self._codes[token]
+
+
+def canonical_label(token: bytes) -> str:
+    """One name for one label: '+1', '1' and '1.0' are the same, and what is no number stays as it is."""
+    name = token.decode("utf-8", "surrogateescape")
+    if INTEGER.fullmatch(name):
+        return str(int(name))
+    if NUMBER.fullmatch(name):
+        number = float(name)
+        return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+    return name
+
+
+class FeatureMap:
+    """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear."""
+
+    def __init__(self):
+        self._direct = np.full(1 << 12, -1, np.int32)
+        self._hashed_ids = np.zeros(1 << 10, np.int64)
+        self._hashed_features = np.zeros(1 << 10, np.int32)
+        self._known = np.empty(1 << 12, np.int64)
+        self._features = np.empty(0, np.int32)
+        self.n_features = self._n_hashed = 0
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self._known[: self.n_features]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, self._known))
+
+    def number(self, ids: np.ndarray) -> np.ndarray:
+        """int32 numbers of these ids; the array is valid until the next call."""
+        if len(self._features) < len(ids):
+            self._features = np.empty(len(ids), np.int32)
+        largest = int(ids.max(initial=0))
+        if len(self._direct) <= largest and len(self._direct) < DIRECT_LIMIT:
+            self._direct = _enlarged(self._direct, min(DIRECT_LIMIT, 1 << largest.bit_length()), -1)
+        done = 0
+        while True:
+            done, self.n_features, self._n_hashed = _text.number(
+                ids, self._features, self._direct, self._hashed_ids, self._hashed_features, self._known, done,
+                self.n_features, self._n_hashed,
+            )  # fmt: skip
+            if done == len(ids):
+                return self._features[:done]
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self.n_features == FEATURE_LIMIT:
+            raise DataError(f"more than {FEATURE_LIMIT} different features")
+        if self.n_features == len(self._known):
+            self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)), 0)
+        if self._n_hashed >= len(self._hashed_ids) // 2:
+            self._hashed_ids = np.zeros(4 * len(self._hashed_ids), np.int64)
+            self._hashed_features = np.zeros(len(self._hashed_ids), np.int32)
+            _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
+
+
+def _enlarged(array: np.ndarray, size: int, fill: int) -> np.ndarray:
+    larger = np.full(size, fill, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1, **options):
+    """Yields numbered Blocks in the order of the text, valid until the next is asked for."""
+    for piece in scan_pieces(sources, threads, **options):
+        yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids), piece.values)
+
+
+def open_sources(paths) -> list[Source]:
+    """All inputs, opened before any work begins, so that a wrong name costs nothing."""
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            raise LlsvmError(f"{path}: no such file")
+    return [Source(path) for path in paths]

@@ -1,0 +1,250 @@
+"""Training: finds the data, poses the problem, runs the one loop, and makes the model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from llsvm import __version__, memory, reader, solvers
+from llsvm.blockset import BlockSet, Writer, is_block_set
+from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError
+from llsvm.model import Model, from_features
+from llsvm.text import FeatureMap, Labels, Raw, Source, open_sources, scan_blocks
+
+TEMPORARY_BLOCKS = 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything the user decided. bias: -1 none, None the largest row norm; weights: label -> factor of C."""
+
+    solver: str = "dual"
+    C: float = 1.0
+    tolerance: float = 1e-3
+    bias: float | None = -1.0
+    weights: dict[str, float] = field(default_factory=dict)
+    balanced: bool = False
+    memory: int = 1 << 30
+    threads: int = 1
+    seed: int = 1
+    max_passes: int = 10000
+    time_limit: float = float("inf")
+    inner: int = 1
+    zero_based: bool = False
+    precision: str = "float32"
+
+
+@dataclass
+class Outcome:
+    """A trained w and what is known about it. reason: converged, passes, time or interrupted."""
+
+    w: np.ndarray
+    certificate: Certificate
+    stats: PassStats
+    reason: str
+
+
+@contextmanager
+def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: None):
+    """The data set that the paths name, ready for the solver: Resident where it fits, else a BlockSet.
+
+    No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
+    """
+    solver = solvers.find(config.solver)
+    paths = paths or [_only_set_here()]
+    sources = None
+    if len(paths) == 1 and paths[0] == "-":
+        raw = Raw("-")
+        named = raw.front(4096, until=b"\n").strip().decode("utf-8", "replace")
+        if "\n" not in named and named and is_block_set(named):
+            paths = [named]
+        else:
+            sources = [Source("-", raw)]
+    if sources is None and any(Path(path).is_dir() for path in paths):
+        if len(paths) > 1:
+            raise UsageError("a block set is trained on alone", "give one directory, or text files")
+        yield _open_set(BlockSet(paths[0]), solver, config)
+        return
+    folder = None
+    try:
+        data, folder = _read_text(sources or open_sources(paths), solver, config, progress)
+        yield data
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _only_set_here() -> str:
+    found = sorted(str(path) for path in Path().glob("*.blocks") if is_block_set(path))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError("no DATA given and no *.blocks directory here", "llsvm-train DATA MODEL, or llsvm-split first")
+    raise UsageError(f"no DATA given and several sets here: {', '.join(found)}", "llsvm-train DATA MODEL")
+
+
+def vector_bytes(n_features: int) -> int:
+    """w, the snapshot that is being certified, the best one."""
+    return 3 * 8 * (n_features + 1)
+
+
+def _open_set(blocks: BlockSet, solver, config: Config):
+    if blocks.n_rows == 0:
+        raise DataError(f"{blocks.path}: no rows")
+    size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
+    scratch = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
+    fits = size + scratch + vector_bytes(blocks.n_features) <= memory.working(config.memory)
+    return reader.load(blocks, config.threads) if fits and solver.in_memory else blocks
+
+
+def _read_text(sources: list[Source], solver, config: Config, progress):
+    """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, folder)."""
+    working = memory.working(config.memory)
+    labels, features = Labels(), FeatureMap()
+    gatherer = reader.Gatherer(config.precision, working if solver.in_memory else 0)
+    total = sum(source.raw.size or 0 for source in sources) or None
+    blocks = scan_blocks(
+        sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),
+        memory=working,
+    )  # fmt: skip
+    for block in blocks:
+        progress("reading", sum(source.raw.position for source in sources), total)
+        gatherer.reserve = vector_bytes(features.n_features) + features.n_bytes
+        if not gatherer.add(block):
+            folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
+            return _open_set(BlockSet(folder / "data.blocks"), solver, config), folder
+    if gatherer.n_rows == 0:
+        raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
+    description = Description(
+        gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, labels.counts,
+        float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
+        [source.description() for source in sources],
+    )  # fmt: skip
+    n_bytes = sum(source.raw.position for source in sources)
+    return gatherer.finish(description, features.ids.copy, n_bytes), None
+
+
+def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="llsvm-"))
+    try:
+        working = memory.working(config.memory)
+        with Writer(folder / "data.blocks", TEMPORARY_BLOCKS, config.seed, config.precision, config.threads,
+                    working) as writer:  # fmt: skip
+            if gatherer.n_rows:
+                held = block.copy()
+                for earlier in gatherer.spill():
+                    writer.add(earlier)
+                block = held
+            writer.add(block)
+            for later in blocks:
+                writer.add(later)
+            described = [source.description() for source in sources]
+            writer.finish(labels.names, labels.counts, features.ids, described, config.zero_based)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def label_order(labels: list[str]) -> list[str]:
+    """As LIBLINEAR: in order of first occurrence, but -1 never before +1."""
+    return ["1", "-1"] if labels == ["-1", "1"] else list(labels)
+
+
+def pose(description: Description, config: Config) -> Problem:
+    """The two-class problem of this data set."""
+    labels, counts = description.labels, description.label_counts
+    if len(labels) < 2:
+        raise DataError(f"only one class in the data: every label is {labels[0]}", "a classifier needs two")
+    if len(labels) > 2:
+        named = ", ".join(labels[:6]) + (", ..." if len(labels) > 6 else "")
+        raise DataError(f"{len(labels)} classes in the data ({named})", "this version trains two-class models")
+    positive = label_order(labels)[0]
+    signs = np.array([1.0 if label == positive else -1.0 for label in labels])
+    balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))
+    box = np.empty((2, 2))
+    for code, label in enumerate(labels):
+        C = config.C * config.weights.get(label, 1.0) * balance[code]
+        box[int(signs[code] > 0)] = (np.inf, 0.5 / C) if solvers.find(config.solver).squared_loss else (C, 0.0)
+    bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
+    return Problem(
+        description.n_rows, description.n_features, signs, box, float(bias), config.tolerance, config.seed,
+        config.threads, config.memory, memory.working(config.memory), config.inner,
+    )  # fmt: skip
+
+
+def start(data, problem: Problem, config: Config):
+    """The solver object for this data: resident or streaming."""
+    solver = solvers.find(config.solver)
+    if vector_bytes(problem.n_features) > problem.working:
+        raise UsageError(
+            f"--memory {memory.format_size(config.memory)} is too small: the weights of {problem.n_features} features "
+            f"alone take {memory.format_size(vector_bytes(problem.n_features))}",
+            f"--memory {memory.enough(2 * vector_bytes(problem.n_features))} would do",
+        )
+    return solver.in_memory(problem, data) if isinstance(data, reader.Resident) else solver.streaming(problem, data)
+
+
+def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
+    """The one training loop: passes until the certified gap is small enough or something ends it."""
+    began, reason, stats = time.perf_counter(), "", None
+    try:
+        for stats in solver.passes():
+            stats.seconds = time.perf_counter() - began
+            stats.peak_memory = memory.peak()
+            on_pass(stats)
+            if stats.certified and stats.gap <= config.tolerance:
+                reason = "converged"
+            elif stopped():
+                reason = "interrupted"
+            elif stats.number >= config.max_passes:
+                reason = "passes"
+            elif stats.seconds >= config.time_limit:
+                reason = "time"
+            if reason:
+                break
+        if solver.certified is None or reason == "passes":
+            solver.certify()
+            if solver.certified.relative_gap <= config.tolerance and reason != "interrupted":
+                reason = "converged"
+        final = replace(
+            stats, certified=True, primal=solver.certified.primal, dual=solver.certified.dual,
+            gap=solver.certified.relative_gap, bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
+            seconds=time.perf_counter() - began, peak_memory=memory.peak(),
+        )  # fmt: skip
+        return Outcome(solver.best_w, solver.certified, final, reason)
+    finally:
+        solver.close()
+
+
+def make_model(outcome: Outcome, data, problem: Problem, config: Config) -> Model:
+    description, solver = data.description, solvers.find(config.solver)
+    info = {
+        "written_by": f"llsvm {__version__}",
+        "certificate": {
+            "primal": outcome.certificate.primal, "dual": outcome.certificate.dual,
+            "relative_gap": outcome.certificate.relative_gap, "tolerance": config.tolerance, "reason": outcome.reason,
+        },
+        "training": {
+            "solver": solver.name, "C": config.C, "weights": config.weights, "balanced": config.balanced,
+            "seed": config.seed, "rows": description.n_rows, "features": description.n_features,
+            "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,
+        },
+        "statistics": asdict(outcome.stats),
+    }  # fmt: skip
+    bias = problem.bias if config.bias is None or config.bias >= 0 else -1.0
+    return from_features(solver.header, label_order(description.labels), outcome.w[:, None], data.feature_ids(), bias,
+                         description.zero_based, info)  # fmt: skip
+
+
+def check_weights(description: Description, config: Config) -> list[str]:
+    """Labels that were given a weight but do not occur."""
+    return [label for label in config.weights if label not in description.labels]
+
