@@ -16,7 +16,7 @@ All integers are little-endian.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from _sparse cimport below, mix, sort_pairs, value_t
+from _sparse cimport below, mix, sort_distinct, value_t
 
 cdef enum:
     HEADER = 32
@@ -122,7 +122,7 @@ cdef double sort_rows(
         n = lengths[r]
         for k in range(1, n):
             if features[k] < features[k - 1]:
-                sort_pairs(features, values, n, <int32_t*>(spare + n * sizeof(value_t)), <value_t*>spare)
+                sort_distinct(features, values, n, <int32_t*>(spare + n * sizeof(value_t)), <value_t*>spare)
                 break
         square = 0
         for k in range(n):

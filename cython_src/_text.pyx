@@ -17,7 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport strtod
 from libc.string cimport memchr, memcmp
 
-from _sparse cimport sort_pairs, value_t
+from _sparse cimport radix_sort, value_t
 
 cdef enum:
     TOKEN_LIMIT = 1023
@@ -162,7 +162,7 @@ cdef inline int label_code(
 cdef int sort_row(int64_t* ids, value_t* values, Py_ssize_t n) noexcept nogil:
     """Sorts a row, with the still unused arrays behind it as the spare row; refuses an id that stands twice."""
     cdef Py_ssize_t k
-    sort_pairs(ids, values, n, ids + n, values + n)
+    radix_sort(ids, values, n, ids + n, values + n)
     for k in range(1, n):
         if ids[k] == ids[k - 1]:
             return REPEATED_ID

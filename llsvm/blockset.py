@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import threading
 import zlib
 from collections import deque
@@ -18,6 +16,7 @@ import zstandard
 
 from llsvm import __version__, _blockset
 from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
+from llsvm.files import partial_name, remove
 from llsvm.memory import MB
 
 FORMAT, VERSION = "llsvm-blocks", 1
@@ -109,7 +108,7 @@ class Writer:
     def __exit__(self, kind, error, trace) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._close_files()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove(self._folder)
 
     def add(self, block: Block) -> None:
         row = 0
@@ -117,7 +116,7 @@ class Writer:
             row, number = _blockset.scatter(
                 block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target(),
                 self._addresses, self._sizes,
-            )  # fmt: skip
+            )
             if number >= 0:
                 self._close_chunk(number)
                 longest = int(block.indptr[row + 1] - block.indptr[row]) if row < block.n_rows else 0
@@ -157,7 +156,7 @@ class Writer:
         used, square = _blockset.encode(
             chunk.codes[:rows], chunk.lengths[:rows], chunk.features[:nonzeros], chunk.values[:nonzeros],
             self._scratch.out,
-        )  # fmt: skip
+        )
         return codec.compress(memoryview(self._scratch.out)[:used]), square
 
     def _write_oldest(self) -> None:
@@ -226,7 +225,7 @@ class Writer:
             old = self._folder.with_suffix(".old")
             os.rename(self.path, old)
             os.rename(self._folder, self.path)
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old)
         else:
             os.rename(self._folder, self.path)
         return self.path
@@ -243,28 +242,12 @@ def check_target(path: Path, force: bool) -> None:
 
 
 def _new_folder(path: Path) -> Path:
-    """An unfinished set's hidden folder beside its place; those that dead processes left are removed."""
-    prefix = f".{path.name}."
     try:
-        for stale in path.parent.glob(f"{prefix}*.partial"):
-            owner = re.fullmatch(r"(\d+)\.partial", stale.name[len(prefix) :])
-            if owner and not _alive(int(owner[1])):
-                shutil.rmtree(stale, ignore_errors=True)
-        folder = path.parent / f"{prefix}{os.getpid()}.partial"
+        folder = partial_name(path)
         folder.mkdir()
     except OSError as error:
         raise LlsvmError(f"{path.parent}: {error.strerror}") from None
     return folder
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def _manifest_text(header: dict, blocks: list[BlockFile]) -> str:
@@ -306,7 +289,7 @@ class BlockSet:
             self.n_rows, self.n_features, self.n_nonzeros, [label["name"] for label in labels],
             np.array([label["rows"] for label in labels], np.int64), self.header["largest_norm"],
             self.header["zero_based"], self.dtype, self.header["sources"],
-        )  # fmt: skip
+        )
 
     def block_chunks(self, block: int) -> np.ndarray:
         return np.flatnonzero(self.chunk_block == block)

@@ -29,15 +29,10 @@ def budget(text: str | None) -> int:
     return memory.parse_size(text) if text else memory.usable() // 2
 
 
-def shared_options(command):
-    for option in (
-        click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  [default: half "
-                     "of what it may use]"),
-        click.option("--threads", type=click.IntRange(1, 256), default=n_cores, show_default="all cores",
-                     help="Threads to use."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+memory_option = click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  "
+                             "[default: half of what it may use]")
+threads_option = click.option("--threads", type=click.IntRange(1, 256), default=n_cores, show_default="all cores",
+                              help="Threads to use.")
 
 
 def _name_weights(arguments: list[str]) -> list[str]:
@@ -90,7 +85,8 @@ def llsvm():
               help="How values are stored.")
 @click.option("--force", is_flag=True, help="Replace an existing block set.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@shared_options
+@memory_option
+@threads_option
 @click.version_option(__version__, prog_name="llsvm-split")
 def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, memory, threads):
     """Turns LIBSVM text into a block set: rows assigned to blocks at random, compressed, checksummed.
@@ -114,9 +110,9 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
     console = Console(quiet)
     allowed = budget(memory)
     console.line(f"llsvm-split {' '.join(inputs)} -m {blocks} -o {output} --seed {seed} --precision {precision} "
-                 f"--threads {threads} --memory {budgets.format_size(allowed)}")  # fmt: skip
+                 f"--threads {threads} --memory {budgets.format_size(allowed)}")
     summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
-                         force=force, threads=threads, memory=allowed, console=console)  # fmt: skip
+                         force=force, threads=threads, memory=allowed, console=console)
     console.line(summary)
     print_result(output)
 
@@ -135,18 +131,19 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Order of the visits.")
 @click.option("--max-passes", type=click.IntRange(1), default=10000, show_default=True, help="Stop after as many.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after the pass that exceeds it.")
-@click.option("--inner", default="1", show_default=True, metavar="N|auto",
-              help="-s block: sweeps a block, or auto: until LIBLINEAR's condition holds in it.")
+@click.option("--inner", metavar="N|auto",
+              help="-s block: sweeps a block, or auto: until LIBLINEAR's condition holds in it.  [default: 1]")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
 @click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
               help="How values of text are stored.")
 @click.option("--log", metavar="FILE", help="Write a run log, JSON lines.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the tolerance was not reached.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
-@shared_options
+@memory_option
+@threads_option
 @click.version_option(__version__, prog_name="llsvm-train")
 def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, zero_based,
-          precision, log, strict, quiet, memory, threads):  # fmt: skip
+          precision, log, strict, quiet, memory, threads):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -171,7 +168,7 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
         memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
         time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
         zero_based=zero_based, precision=precision,
-    )  # fmt: skip
+    )
     *data, target = paths
     converged, interrupted = train_model(data, target, config, log, quiet, print_result)
     if interrupted:
@@ -204,9 +201,9 @@ def _bias(text: str) -> float | None:
     return value
 
 
-def _inner(text: str) -> int:
-    if text == "auto":
-        return 0
+def _inner(text: str | None) -> int | None:
+    if text is None or text == "auto":
+        return None if text is None else 0
     if not text.isdigit() or int(text) < 1:
         raise UsageError(f"--inner {text}: a number from 1 up, or auto, is needed")
     return int(text)
@@ -219,13 +216,13 @@ def _inner(text: str) -> int:
 @click.option("--scores", is_flag=True, help="Decision values behind each label, and a first line naming the columns.")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.  [default: as when trained]")
 @click.option("-q", "--quiet", is_flag=True, help="No accuracy, no progress.")
-@shared_options
+@threads_option
 @click.version_option(__version__, prog_name="llsvm-predict")
-def predict(test, model, output, scores, zero_based, quiet, memory, threads):
+def predict(test, model, output, scores, zero_based, quiet, threads):
     """Applies MODEL to TEST and writes one label a line to OUTPUT.
 
-    TEST is LIBSVM text (any compression), - for standard input, or a block set; OUTPUT may be -. MODEL is one of ours
-    or LIBLINEAR's. Features the model does not know are ignored.
+    TEST is LIBSVM text (any compression), - for standard input, or a block set (whose rows come in the order of its
+    blocks); OUTPUT may be -. MODEL is one of ours or LIBLINEAR's. Features the model does not know are ignored.
 
     \b
     llsvm-predict test.txt model out
@@ -233,7 +230,7 @@ def predict(test, model, output, scores, zero_based, quiet, memory, threads):
     """
     from llsvm.session import predict_labels
 
-    predict_labels(test, model, output, scores, zero_based, quiet, budget(memory), threads, print_result)
+    predict_labels(test, model, output, scores, zero_based, quiet, threads, print_result)
 
 
 @llsvm.command(context_settings=CONTEXT)

@@ -12,17 +12,14 @@ SHARES = 32
 NUMBER_BYTES = 26
 
 
-def total_loss(rows, w, problem, kind) -> float:
-    """sum_i loss_i at w over rows in memory; the same number whatever the threads."""
+def total_loss(rows, w, problem, kind, pool: ThreadPoolExecutor | None = None) -> float:
+    """sum_i loss_i at w over rows in memory; the same number with or without a pool of threads."""
     shares = [share for share in np.array_split(rows, SHARES if len(rows) > 4096 else 1) if len(share)]
 
     def loss(share):
         return _evaluate.losses(share, w, problem.bias, problem.signs, problem.box, kind)
 
-    if problem.threads == 1 or len(shares) == 1:
-        return sum(map(loss, shares))
-    with ThreadPoolExecutor(problem.threads) as pool:
-        return sum(pool.map(loss, shares))
+    return sum(pool.map(loss, shares) if pool else map(loss, shares))
 
 
 class Predictor:

@@ -17,8 +17,6 @@ not hold such a model).
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +25,7 @@ import numpy as np
 
 from llsvm import _model
 from llsvm.core import DataError, LlsvmError
+from llsvm.files import Output
 
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
@@ -65,51 +64,6 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
         return Model(solver_type, labels, dense, bias, bias_weights, None, zero_based, info)
     order = np.argsort(feature_ids)
     return Model(solver_type, labels, weights[:-1][order], bias, bias_weights, feature_ids[order], zero_based, info)
-
-
-class Output:
-    """A file written beside its place and renamed when complete; opened before the work, so that it can fail early."""
-
-    def __init__(self, path: str):
-        self.path = Path(path)
-        self._in_place = self.path.exists() and not self.path.is_file()
-        try:
-            if self._in_place:
-                self.file = open(self.path, "wb")  # noqa: SIM115
-            else:
-                handle, self._name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-                self.file = os.fdopen(handle, "wb")
-        except OSError as error:
-            raise LlsvmError(f"{path}: {error.strerror}") from None
-
-    def write(self, data) -> None:
-        try:
-            self.file.write(data)
-        except OSError as error:
-            raise LlsvmError(f"{self.path}: {error.strerror}") from None
-
-    def commit(self) -> None:
-        try:
-            self.file.close()
-            if not self._in_place:
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(self._name, 0o666 & ~umask)
-                os.replace(self._name, self.path)
-        except OSError as error:
-            raise LlsvmError(f"{self.path}: {error.strerror}") from None
-
-    def __enter__(self) -> Output:
-        return self
-
-    def __exit__(self, kind, error, trace) -> None:
-        """Removes what was not committed."""
-        try:
-            self.file.close()
-        except OSError:
-            pass
-        if not self._in_place and os.path.exists(self._name):
-            os.unlink(self._name)
 
 
 def save(model: Model, output: Output) -> None:

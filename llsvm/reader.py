@@ -17,7 +17,7 @@ from llsvm.core import Block, Description
 ROW = np.dtype([
     ("data", np.uint64), ("alpha", np.float64), ("square", np.float32), ("gradient", np.float32),
     ("length", np.int32), ("code", np.int32), ("chunk", np.int32), ("place", np.int32),
-])  # fmt: skip
+])
 
 
 def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
@@ -30,11 +30,10 @@ def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
 
 
 class Arena:
-    """Rows side by side in one stretch of memory, described by a table that may be a part of a larger one."""
+    """Rows side by side in one stretch of memory, described by a table: a part, from first_slot, of a larger one."""
 
-    def __init__(self, n_bytes: int, rows: np.ndarray, dtype):
-        self.dtype = np.dtype(dtype)
-        self.kind = np.zeros(1, self.dtype)
+    def __init__(self, n_bytes: int, rows: np.ndarray, dtype, first_slot: int = 0):
+        self.dtype, self.first_slot = np.dtype(dtype), first_slot
         self._room = np.empty(max(8, n_bytes), np.uint8)
         self._table = rows
         self.n_rows = self.used = 0
@@ -62,20 +61,37 @@ class Arena:
     def keep(self, mask: np.ndarray) -> None:
         """Drops the rows outside the mask."""
         if not mask.all():
-            self.n_rows, self.used = _reader.compact(
-                self.rows, mask.view(np.uint8), self._room, self.dtype.itemsize)  # fmt: skip
+            keep = mask.view(np.uint8)
+            self.n_rows, self.used = _reader.compact(self.rows, keep, self._room, self.dtype.itemsize)
 
     def take(self, rows: np.ndarray, mask: np.ndarray) -> None:
         """Adds copies of these rows of another arena, as many as there is space for."""
         if self.used < len(self._room) and self.n_rows < len(self._table):
             n_rows, n_bytes = _reader.copy(
-                rows, mask.view(np.uint8), self._room[self.used :], self._table[self.n_rows :], self.dtype.itemsize)  # fmt: skip
+                rows, mask.view(np.uint8), self._room[self.used :], self._table[self.n_rows :], self.dtype.itemsize
+            )
             self.n_rows += n_rows
             self.used += n_bytes
 
 
-class _Decoder(threading.local):
-    """Arrays of this thread for the chunk it decodes."""
+    def reclaim(self, places: np.ndarray, group: np.ndarray) -> None:
+        """Gives rows back to their chunks: where places[chunk] >= 0 is the chunk's first row in group, the row's alpha
+        goes there and the copy here is gone."""
+        _reader.reclaim(self.rows, places, group)
+
+    def list(self, order: np.ndarray, share: float, seed: int) -> int:
+        """Writes the slots of a random share of the rows into order; returns how many."""
+        return _reader.list_rows(self.rows, self.first_slot, share, seed, order)
+
+    def rank(self, bounds: np.ndarray) -> np.ndarray:
+        """How little each row matters for the next sweeps: free rows first, then those nearest the margin."""
+        ranks = np.empty(self.n_rows, np.float32)
+        _reader.rank(self.rows, bounds, ranks)
+        return ranks
+
+
+class _Decoder:
+    """Arrays for the chunk that is being decoded."""
 
     rows = nonzeros = 0
 

@@ -18,6 +18,7 @@ from llsvm import train
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import DataError, Interrupted, LlsvmError, UsageError
 from llsvm.evaluate import Predictor
+from llsvm.files import Output
 from llsvm.report import Console, RunLog
 from llsvm.text import canonical_label, open_sources, scan_pieces
 
@@ -54,7 +55,7 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
     """Trains and writes the model; returns (converged, interrupted)."""
     _check_target(paths, target)
     console, stop = Console(quiet), StopRequest()
-    with stop.listening(), models.Output(target) as output:
+    with stop.listening(), Output(target) as output:
         log = RunLog(log_path)
         console.begin()
         with train.open_data(paths, config, console.bar) as data:
@@ -66,8 +67,9 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
     if not quiet and target != "-":
         print_result(_summary(outcome))
     if outcome.reason not in ("converged", "interrupted"):
-        console.warn(f"stopped by --{'max-passes' if outcome.reason == 'passes' else 'time-limit'} at a relative gap of "
-                     f"{outcome.stats.gap:.2e}, above the tolerance of {config.tolerance:g}; raise it, or -e")  # fmt: skip
+        limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
+        console.warn(f"stopped by {limit} at a relative gap of {outcome.stats.gap:.2e}, above the tolerance of "
+                     f"{config.tolerance:g}; raise the limit, or -e")
     return outcome.reason == "converged", outcome.reason == "interrupted"
 
 
@@ -106,7 +108,7 @@ def _setting(config: train.Config, problem, data) -> dict:
         "weights": "balanced" if config.balanced else config.weights or "none", "rows": description.n_rows,
         "features": description.n_features, "nonzeros": description.n_nonzeros, "data": where,
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
-    }  # fmt: skip
+    }
 
 
 def _summary(outcome: train.Outcome) -> str:
@@ -133,15 +135,15 @@ def _check_target(paths, target: str) -> None:
                 raise UsageError(f"{target} exists and is not a model; it was left alone", "llsvm-train DATA MODEL")
 
 
-def predict_labels(test, model_path, target, with_scores, zero_based, quiet, memory, threads, print_result) -> None:
+def predict_labels(test, model_path, target, with_scores, zero_based, quiet, threads, print_result) -> None:
     """Writes a label for every row of `test` and says how many were right."""
     predictor = Predictor(models.load(model_path))
     rows = correct = 0
     console = Console(quiet)
-    with models.Output(target) as output:
+    with Output(target) as output:
         if with_scores:
             output.write(("labels " + " ".join(predictor.model.labels) + "\n").encode("utf-8", "surrogateescape"))
-        for lines, n_rows, n_correct in _predictions(predictor, test, with_scores, zero_based, memory, threads, console):
+        for lines, n_rows, n_correct in _predictions(predictor, test, with_scores, zero_based, threads, console):
             output.write(lines)
             rows, correct = rows + n_rows, correct + n_correct
         if rows == 0:
@@ -156,7 +158,7 @@ def predict_labels(test, model_path, target, with_scores, zero_based, quiet, mem
             print_result(accuracy)
 
 
-def _predictions(predictor, test, with_scores, zero_based, memory, threads, console):
+def _predictions(predictor, test, with_scores, zero_based, threads, console):
     """Yields (lines, rows, correct ones) of parts of the test data, in order."""
 
     def judge(ids, values, indptr, codes, names):
@@ -177,9 +179,9 @@ def _predictions(predictor, test, with_scores, zero_based, memory, threads, cons
         names = [canonical_label(token) for token in piece.labels]
         return judge(piece.ids, piece.values, piece.indptr, piece.codes, names)
 
-    sources = open_sources([test])
+    sources = open_sources([test], hashed=False)
     pieces = scan_pieces(sources, threads, zero_based=zero_based or predictor.model.zero_based, dtype=np.float64,
-                         memory=budgets.working(memory), then=judge_piece)  # fmt: skip
+                         then=judge_piece)
     console.begin()
     for piece in pieces:
         yield piece.result
@@ -199,7 +201,7 @@ def _describe_set(path: str, verify: bool) -> dict:
     blocks = BlockSet(path)
     header = {name: value for name, value in blocks.header.items() if name not in ("blocks", "feature_ids", "checksum")}
     facts = {"kind": "block set", **header, "blocks": len(blocks.blocks), "chunks": blocks.n_chunks,
-             "bytes": int(blocks.chunk_bytes.sum())}  # fmt: skip
+             "bytes": int(blocks.chunk_bytes.sum())}
     if verify:
         blocks.feature_ids()
         for chunk in range(blocks.n_chunks):
@@ -217,4 +219,4 @@ def _describe_model(path: str) -> dict:
         "kind": "model", "solver_type": model.solver_type, "labels": model.labels,
         "features": len(model.weights) if model.ids is None else int(model.ids[-1]), "bias": model.bias,
         "nonzero_weights": int(np.count_nonzero(model.weights)), **origin, **model.info,
-    }  # fmt: skip
+    }

@@ -25,7 +25,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         total = sum(source.raw.size or 0 for source in sources) or None
         console.begin()
         blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
-                             memory=allowed)  # fmt: skip
+                             memory=allowed)
         for block in blocks:
             writer.add(block)
             console.bar("splitting", sum(source.raw.position for source in sources), total)
@@ -36,6 +36,6 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         writer.finish(labels.names, labels.counts, features.ids, described, zero_based)
     seconds, n_bytes = time.perf_counter() - began, sum(source["size"] for source in described)
     return (
-        f"{writer.n_rows} rows, {features.n_features} features, {writer.n_nonzeros} nonzeros, {len(labels.names)} labels"
-        f"; {format_size(n_bytes)} read in {seconds:.2f} s"
+        f"{writer.n_rows} rows, {features.n_features} features, {writer.n_nonzeros} nonzeros, "
+        f"{len(labels.names)} labels; {format_size(n_bytes)} read in {seconds:.2f} s"
     )

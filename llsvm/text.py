@@ -13,7 +13,6 @@ import re
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
@@ -42,10 +41,9 @@ FAULTS = {
 
 
 class Raw(io.RawIOBase):
-    """The bytes of one input as they are on disk: counted, hashed, and with a pushed-back beginning."""
+    """The bytes of one input as they are on disk: counted, hashed if wanted, and with a pushed-back beginning."""
 
-    def __init__(self, path: str):
-        self.path = path
+    def __init__(self, path: str, hashed: bool = True):
         self.name = "standard input" if path == "-" else path
         try:
             self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
@@ -56,7 +54,7 @@ class Raw(io.RawIOBase):
         regular = path != "-" and os.path.isfile(path)
         self.size = os.path.getsize(path) if regular else None
         self.position = 0
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashed else None
         self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
         self._hashed = deque()
         self._front = b""
@@ -73,9 +71,10 @@ class Raw(io.RawIOBase):
                 count = self._file.readinto(buffer) or 0
             except OSError as error:
                 raise LlsvmError(f"{self.name}: {error.strerror}") from None
-        if len(self._hashed) == 8:
-            self._hashed.popleft().result()
-        self._hashed.append(self._hashing.submit(self._digest.update, bytes(memoryview(buffer)[:count])))
+        if self._digest:
+            if len(self._hashed) == 8:
+                self._hashed.popleft().result()
+            self._hashed.append(self._hashing.submit(self._digest.update, bytes(memoryview(buffer)[:count])))
         self.position += count
         return count
 
@@ -138,9 +137,8 @@ FORMATS = {
 class Source:
     """One input, decompressed."""
 
-    def __init__(self, path: str, raw: Raw | None = None):
-        self.raw = raw or Raw(path)
-        self.name = self.raw.name
+    def __init__(self, raw: Raw):
+        self.raw, self.name = raw, raw.name
         front = self.raw.front(6)
         self._kind, self._stream = "", self.raw
         for magic, (kind, opener) in FORMATS.items():
@@ -184,7 +182,7 @@ class Piece:
         self.fault, self._where, self.n_rows, self.n_lines, n_labels = _text.scan(
             memoryview(self.text)[: self.size], self.zero_based, self._ids, self._values, self._ends, self._codes,
             self._tokens, self._slots,
-        )  # fmt: skip
+        )
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
@@ -290,35 +288,38 @@ class Labels:
     """The label table: names in order of first occurrence, with counts."""
 
     def __init__(self):
-        self.names: list[str] = []
-        self.counts = np.zeros(0, np.int64)
+        self._names: dict[str, int] = {}
         self._codes: dict[bytes, int] = {}
+        self.counts = np.zeros(0, np.int64)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._names)
 
     def encode(self, piece: Piece) -> np.ndarray:
         """The codes of this piece's rows in the whole table (uint16), counted."""
         local = np.array([self._code(token) for token in piece.labels], np.uint16)
         codes = local[piece.codes] if piece.n_rows else np.zeros(0, np.uint16)
-        self.counts = self.counts + np.bincount(codes, minlength=len(self.names))
+        counts = np.bincount(codes, minlength=len(self._names))
+        counts[: len(self.counts)] += self.counts
+        self.counts = counts
         return codes
 
     def _code(self, token: bytes) -> int:
         if token not in self._codes:
             name = canonical_label(token)
-            if name not in self.names:
-                if len(self.names) == LABEL_LIMIT:
-                    raise DataError(f"more than {LABEL_LIMIT} different labels", FAULTS[9][1])
-                self.names.append(name)
-                self.counts = np.append(self.counts, 0)
-            self._codes[token] = self.names.index(name)
+            if name not in self._names and len(self._names) == LABEL_LIMIT:
+                raise DataError(f"more than {LABEL_LIMIT} different labels", FAULTS[9][1])
+            self._codes[token] = self._names.setdefault(name, len(self._names))
         return self._codes[token]
 
 
 def canonical_label(token: bytes) -> str:
     """One name for one label: '+1', '1' and '1.0' are the same, and what is no number stays as it is."""
     name = token.decode("utf-8", "surrogateescape")
-    if INTEGER.fullmatch(name):
+    if INTEGER.fullmatch(name) and len(name) <= 300:
         return str(int(name))
-    if NUMBER.fullmatch(name):
+    if NUMBER.fullmatch(name) and abs(float(name)) < 1e300:
         number = float(name)
         return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
     return name
@@ -355,7 +356,7 @@ class FeatureMap:
             done, self.n_features, self._n_hashed = _text.number(
                 ids, self._features, self._direct, self._hashed_ids, self._hashed_features, self._known, done,
                 self.n_features, self._n_hashed,
-            )  # fmt: skip
+            )
             if done == len(ids):
                 return self._features[:done]
             self._make_room()
@@ -383,9 +384,6 @@ def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1,
         yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids), piece.values)
 
 
-def open_sources(paths) -> list[Source]:
+def open_sources(paths, hashed: bool = True) -> list[Source]:
     """All inputs, opened before any work begins, so that a wrong name costs nothing."""
-    for path in paths:
-        if path != "-" and not Path(path).exists():
-            raise LlsvmError(f"{path}: no such file")
-    return [Source(path) for path in paths]
+    return [Source(Raw(path, hashed)) for path in paths]

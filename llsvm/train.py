@@ -23,7 +23,11 @@ TEMPORARY_BLOCKS = 16
 
 @dataclass(frozen=True)
 class Config:
-    """Everything the user decided. bias: -1 none, None the largest row norm; weights: label -> factor of C."""
+    """Everything the user decided.
+
+    bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
+    takes, None not said.
+    """
 
     solver: str = "dual"
     C: float = 1.0
@@ -36,7 +40,7 @@ class Config:
     seed: int = 1
     max_passes: int = 10000
     time_limit: float = float("inf")
-    inner: int = 1
+    inner: int | None = None
     zero_based: bool = False
     precision: str = "float32"
 
@@ -58,6 +62,8 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
     """
     solver = solvers.find(config.solver)
+    if config.inner is not None and not solver.has_inner:
+        raise UsageError(f"-s {solver.name} has no inner sweeps", "--inner goes with -s block")
     paths = paths or [_only_set_here()]
     sources = None
     if len(paths) == 1 and paths[0] == "-":
@@ -66,7 +72,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         if "\n" not in named and named and is_block_set(named):
             paths = [named]
         else:
-            sources = [Source("-", raw)]
+            sources = [Source(raw)]
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
             raise UsageError("a block set is trained on alone", "give one directory, or text files")
@@ -113,7 +119,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     blocks = scan_blocks(
         sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),
         memory=working,
-    )  # fmt: skip
+    )
     for block in blocks:
         progress("reading", sum(source.raw.position for source in sources), total)
         gatherer.reserve = vector_bytes(features.n_features) + features.n_bytes
@@ -126,7 +132,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, labels.counts,
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
         [source.description() for source in sources],
-    )  # fmt: skip
+    )
     n_bytes = sum(source.raw.position for source in sources)
     return gatherer.finish(description, features.ids.copy, n_bytes), None
 
@@ -136,7 +142,7 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> P
     try:
         working = memory.working(config.memory)
         with Writer(folder / "data.blocks", TEMPORARY_BLOCKS, config.seed, config.precision, config.threads,
-                    working) as writer:  # fmt: skip
+                    working) as writer:
             if gatherer.n_rows:
                 held = block.copy()
                 for earlier in gatherer.spill():
@@ -176,8 +182,8 @@ def pose(description: Description, config: Config) -> Problem:
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
     return Problem(
         description.n_rows, description.n_features, signs, box, float(bias), config.tolerance, config.seed,
-        config.threads, config.memory, memory.working(config.memory), config.inner,
-    )  # fmt: skip
+        config.threads, config.memory, memory.working(config.memory), 1 if config.inner is None else config.inner,
+    )
 
 
 def start(data, problem: Problem, config: Config):
@@ -218,7 +224,7 @@ def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped:
             stats, certified=True, primal=solver.certified.primal, dual=solver.certified.dual,
             gap=solver.certified.relative_gap, bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
             seconds=time.perf_counter() - began, peak_memory=memory.peak(),
-        )  # fmt: skip
+        )
         return Outcome(solver.best_w, solver.certified, final, reason)
     finally:
         solver.close()
@@ -238,10 +244,10 @@ def make_model(outcome: Outcome, data, problem: Problem, config: Config) -> Mode
             "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,
         },
         "statistics": asdict(outcome.stats),
-    }  # fmt: skip
+    }
     bias = problem.bias if config.bias is None or config.bias >= 0 else -1.0
     return from_features(solver.header, label_order(description.labels), outcome.w[:, None], data.feature_ids(), bias,
-                         description.zero_based, info)  # fmt: skip
+                         description.zero_based, info)
 
 
 def check_weights(description: Description, config: Config) -> list[str]:

@@ -22,6 +22,7 @@ class Solver:
     squared_loss: bool
     in_memory: type | None
     streaming: type
+    has_inner: bool = False
 
 
 SOLVERS = {
@@ -32,9 +33,9 @@ SOLVERS = {
         Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
                dual_cd.InMemory, dual_cd.Cached),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks),
+               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, has_inner=True),
     )
-}  # fmt: skip
+}
 
 
 def find(name: str) -> Solver:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from llsvm import _dual_cd, _reader
+from llsvm import _dual_cd
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
 from llsvm.evaluate import total_loss
@@ -51,7 +52,7 @@ class DualCD:
         return _dual_cd.sweep(
             table, order, active, count_from, self.w, problem.bias, problem.signs, self._box, self._round, shrink,
             state, self._kind,
-        )  # fmt: skip
+        )
 
     def _violation(self) -> float:
         """LIBLINEAR's stopping quantity of the last sweep: the spread of projected gradients around 0."""
@@ -82,7 +83,7 @@ class DualCD:
         return PassStats(
             number, int(self._state[7]), active, self.certified is not None, known.primal, known.dual,
             known.relative_gap, self.bytes_read, self.wait, self.compute,
-        )  # fmt: skip
+        )
 
 
 class InMemory(DualCD):
@@ -96,6 +97,7 @@ class InMemory(DualCD):
         self._data = data
         self._box, self._round, self._kind = problem.box, False, data.kind
         self.bytes_read = data.bytes_read
+        self._pool = ThreadPoolExecutor(problem.threads, thread_name_prefix="loss")
 
     def passes(self):
         n_rows, tolerance = len(self._data.table), self.FIRST_TOLERANCE
@@ -121,9 +123,10 @@ class InMemory(DualCD):
             yield self._stats(number, active, met)
 
     def certify(self) -> None:
-        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind))
+        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool))
 
     def close(self) -> None:
+        self._pool.shutdown()
         self._data = None
 
 
@@ -171,16 +174,16 @@ class Streaming(DualCD):
         self._table = np.empty(self._cache_rows + 2 * group_rows, ROW)
         self._order = np.empty(self._cache_rows + group_rows, np.int32)
         self._cache = Arena(cache_bytes - self._cache_rows * (ROW.itemsize + 4), self._table[: self._cache_rows],
-                            blocks.dtype)  # fmt: skip
+                            blocks.dtype)
         self._group_rows, self._groups = group_rows, []
         for start in (self._cache_rows, self._cache_rows + group_rows):
-            arena = Arena(self._group_bytes, self._table[start : start + group_rows], blocks.dtype)
-            arena.first_slot = start
-            self._groups.append(arena)
+            table = self._table[start : start + group_rows]
+            self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
-            f"--memory {format_size(self.problem.memory)} is too small for this set of {self.problem.n_features} features",
+            f"--memory {format_size(self.problem.memory)} is too small for this set, of {self.problem.n_features} "
+            "features",
             f"--memory {enough(needed)} would do" + self._other_way(),
         )
 
@@ -198,7 +201,7 @@ class Streaming(DualCD):
             rows["alpha"][place : place + count] = self._alphas.read(int(self._starts[chunk]), count)
             self._places[chunk] = place
             place += count
-        _reader.reclaim(self._cache.rows, self._places, rows)
+        self._cache.reclaim(self._places, rows)
         self._places[group] = -1
 
     def _end_visit(self, arena: Arena, group) -> None:
@@ -289,7 +292,7 @@ class Cached(Streaming):
             group, n_bytes, n_rows = [], 0, 0
             for chunk in order.tolist():
                 if group and (n_bytes + sizes[chunk] > self._group_bytes
-                              or n_rows + blocks.chunk_rows[chunk] > self._group_rows):  # fmt: skip
+                              or n_rows + blocks.chunk_rows[chunk] > self._group_rows):
                     yield group
                     group, n_bytes, n_rows = [], 0, 0
                 group.append(chunk)
@@ -300,29 +303,23 @@ class Cached(Streaming):
         cache, order = self._cache, self._order
         extra = min(CACHE_SWEEPS * cache.n_rows, EXTRA_VISITS * self.blocks.n_rows)
         sweeps = extra / max(1, cache.n_rows) * arena.n_rows / self.blocks.n_rows
-        count = self._list(cache, 0, order, sweeps % 1)
-        count += self._list(arena, arena.first_slot, order[count:], 1)
+        count = self._list(cache, order, sweeps % 1)
+        count += self._list(arena, order[count:], 1)
         self._sweep(self._table, order, count, self._cache_rows)
         for _ in range(int(sweeps)):
             self._sweep_cache()
 
-    def _list(self, arena: Arena, first_slot: int, order, share: float) -> int:
+    def _list(self, arena: Arena, order, share: float) -> int:
         self._counter += 1
-        seed = (self.problem.seed << 32) + self._counter
-        return _reader.list_rows(arena.rows, first_slot, share, seed, order)
+        return arena.list(order, share, (self.problem.seed << 32) + self._counter)
 
     def _sweep_cache(self) -> None:
-        count = self._list(self._cache, 0, self._order, 1)
+        count = self._list(self._cache, self._order, 1)
         self._sweep(self._table, self._order, count, self._cache_rows)
 
     def _end_pass(self) -> None:
         for _ in range(POLISHING):
             self._sweep_cache()
-
-    def _rank(self, rows) -> np.ndarray:
-        ranks = np.empty(len(rows), np.float32)
-        _reader.rank(rows, self._bounds, ranks)
-        return ranks
 
     @property
     def _bounds(self) -> np.ndarray:
@@ -330,7 +327,7 @@ class Cached(Streaming):
 
     def _after_visit(self, arena: Arena) -> None:
         """Takes the rows that matter most into the cache, and makes room for them when it is full."""
-        ranks = self._rank(arena.rows)
+        ranks = arena.rank(self._bounds)
         wanted = ranks <= self._limit
         value_size = self.blocks.dtype.itemsize
         n_bytes = int(arena.rows["length"][wanted].sum()) * (4 + value_size) + int(wanted.sum()) * (value_size - 4)
@@ -343,7 +340,7 @@ class Cached(Streaming):
 
     def _make_room(self, ranks) -> np.ndarray:
         cache = self._cache
-        cached = self._rank(cache.rows)
+        cached = cache.rank(self._bounds)
         everyone = np.concatenate([cached, ranks])
         capacity = int(FILLED * self._cache_rows)
         if capacity < len(everyone):

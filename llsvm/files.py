@@ -1,0 +1,85 @@
+"""Files that are complete or absent: written beside their place under a name that says whose they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from llsvm.core import LlsvmError
+
+
+def partial_name(path: Path) -> Path:
+    """Where this process builds what will become `path`; leftovers of processes that were killed are removed."""
+    prefix = f".{path.name}."
+    for stale in path.parent.glob(f"{prefix}*.partial"):
+        owner = re.fullmatch(r"(\d+)\.partial", stale.name[len(prefix) :])
+        if owner and not _alive(int(owner[1])):
+            remove(stale)
+    return path.parent / f"{prefix}{os.getpid()}.partial"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def remove(path: Path) -> None:
+    """A file or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class Output:
+    """A file that appears when it is complete; opened before the work, so that a bad place is told at once.
+
+    - is standard output; a device or a named pipe is written in place.
+    """
+
+    def __init__(self, path: str):
+        self.path, self._partial = Path(path), None
+        try:
+            if path == "-":
+                self._file = os.fdopen(os.dup(1), "wb")
+            elif self.path.exists() and not self.path.is_file():
+                self._file = open(self.path, "wb")  # noqa: SIM115
+            else:
+                self._partial = partial_name(self.path)
+                self._file = open(self._partial, "wb")  # noqa: SIM115
+        except OSError as error:
+            raise LlsvmError(f"{path}: {error.strerror}") from None
+
+    def write(self, data) -> None:
+        self._attempt(self._file.write, data)
+
+    def commit(self) -> None:
+        self._attempt(self._file.close)
+        if self._partial:
+            self._attempt(os.replace, self._partial, os.path.realpath(self.path))
+
+    def _attempt(self, action, *arguments) -> None:
+        try:
+            action(*arguments)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise LlsvmError(f"{self.path}: {error.strerror}") from None
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            self._file.close()
+        except OSError:
+            pass
+        if self._partial:
+            remove(self._partial)
