@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from llsvm.core import LlsvmError
@@ -77,9 +78,7 @@ class Output:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        try:
+        with suppress(OSError):
             self._file.close()
-        except OSError:
-            pass
         if self._partial:
             remove(self._partial)

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from llsvm.core import UsageError
@@ -49,10 +50,8 @@ def _cgroup_limits():
             continue
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
-            try:
+            with suppress(OSError, ValueError):
                 yield int((folder / name).read_text())
-            except (OSError, ValueError):
-                pass
             if folder == root:
                 break
 

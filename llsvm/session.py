@@ -193,8 +193,24 @@ def describe(path: str, verify: bool, as_json: bool) -> str:
     facts = _describe_set(path, verify) if Path(path).is_dir() else _describe_model(path)
     if as_json:
         return json.dumps(facts)
-    width = max(map(len, facts))
-    return "\n".join(f"{name:{width}}  {value}" for name, value in facts.items())
+    lines = dict(_flat(facts))
+    width = max(map(len, lines))
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
+
+
+def _flat(facts: dict, prefix: str = ""):
+    """Nested facts as ("outer inner", value) pairs."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name} ")
+        elif isinstance(value, list):
+            yield prefix + name, ", ".join(_listed(item) for item in value)
+        else:
+            yield prefix + name, value
+
+
+def _listed(item) -> str:
+    return " ".join(map(str, item.values())) if isinstance(item, dict) else str(item)
 
 
 def _describe_set(path: str, verify: bool) -> dict:

@@ -20,6 +20,7 @@ from llsvm import _text
 from llsvm.core import Block, DataError, LlsvmError, UsageError
 
 PIECE = 1 << 20
+SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
 FEATURE_LIMIT = 2**31 - 2
@@ -259,17 +260,17 @@ def _cut(source: Source, free: list, longest_line: int):
     while not ended:
         piece = free.pop()
         size = len(rest)
-        if len(piece.text) < 2 * size:
-            piece.text = bytearray(2 * size)
+        if len(piece.text) < 2 * size + SLACK:
+            piece.text = bytearray(2 * size + SLACK)
         piece.text[:size] = rest
         while True:
-            with memoryview(piece.text) as view, view[size : len(piece.text) - 1] as room:
+            with memoryview(piece.text) as view, view[size : len(piece.text) - SLACK] as room:
                 count = source.readinto(room)
             if first and piece.text.startswith(codecs.BOM_UTF8):
                 piece.text[:3] = b"   "
             size += count
             ended, first = count == 0, False
-            if ended or size == len(piece.text) - 1:
+            if ended or size == len(piece.text) - SLACK:
                 cut = piece.text.rfind(b"\n", 0, size) + 1
                 if ended or cut:
                     break

@@ -39,11 +39,13 @@ class Shape:
 class Words(Shape):
     decimals, noise = 7, 0.01
 
-    def __init__(self, rng):
+    def __init__(self, rng, n_features=None):
+        self.n_features = n_features or self.n_features
         self.id_of_rank = rng.permutation(self.n_features).astype(np.int32)
         n_pairs = self.n_features // 2 + 1
         leans = rng.random(n_pairs) < self.leaning / (1 + np.arange(n_pairs) / self.knee)
         self.lean = (self.strength * rng.uniform(0.5, 1, n_pairs) * leans).astype(np.float32)
+        self.lean[self.n_features // 2 :] = 0  # of an odd number of words, the last has no partner
         rank = np.empty_like(self.id_of_rank)
         rank[self.id_of_rank] = np.arange(self.n_features)
         self.idf = (1 + self.rarity * np.log1p(rank / self.offset)).astype(np.float32)
@@ -164,6 +166,7 @@ class Digits(Shape):
 
 
 SHAPES = {"text": Text, "dense": Dense, "trigram": Trigram, "few": Few, "digits": Digits}
+SIZABLE = "text", "trigram", "dense"
 
 
 def format_rows(labels, lengths, ids, values, decimals):
@@ -243,7 +246,7 @@ def limit(texts, n_rows, n_bytes):
 
 def write_sorted(texts, out, directory):
     """All rows of one label before the next, gathered meanwhile in a temporary file per label."""
-    files = collections.defaultdict(lambda: tempfile.TemporaryFile(dir=directory))
+    files = collections.defaultdict(lambda: tempfile.TemporaryFile(dir=directory))  # noqa: SIM115
     for line in itertools.chain.from_iterable(text.splitlines(keepends=True) for text in texts):
         files[line[: line.index(b" ")]].write(line)
     for label in sorted(files, key=int):
@@ -268,13 +271,13 @@ def parse_options():
     stop.add_argument("--size", type=positive, help="bytes of text, as in 300M; the last row is completed")
     parser.add_argument("--seed", type=int, default=1, help="default 1")
     parser.add_argument("--sorted", action="store_true", help="all rows of one class before the next")
-    parser.add_argument("--features", type=positive, help="number of features (dense only; default 2000)")
+    parser.add_argument("--features", type=positive, help="number of features (text, trigram, dense; default as above)")
     parser.add_argument("--classes", type=positive, help="number of classes (digits only; default 10)")
     parser.add_argument("--noise", type=float, help="fraction of labels replaced by another")
     parser.add_argument("--processes", type=positive, default=2, help="default 2")
     options = parser.parse_args()
-    if options.features and options.shape != "dense" or options.classes and options.shape != "digits":
-        parser.error("--features is for dense, --classes for digits")
+    if options.features and options.shape not in SIZABLE or options.classes and options.shape != "digits":
+        parser.error(f"--features is for {', '.join(SIZABLE)}, --classes for digits")
     if options.classes == 1 or options.seed < 0:
         parser.error("--classes starts at 2, --seed at 0")
     return options

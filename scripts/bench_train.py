@@ -1,0 +1,182 @@
+"""llsvm-train against LIBLINEAR's train -s 3 -B 1: from text, from blocks in memory, from blocks out of core.
+
+Both have the same goal: a primal objective at most -e of llsvm (1e-3) above our dual objective, which no model can beat.
+LIBLINEAR's own -e promises no objective, so it is shown at its default of 0.1, and at the loosest -e of a ladder that
+reaches the goal; "times as fast" is to the latter. All primal objectives are recomputed here, from the text in float64
+and the model files, by NumPy alone:
+
+    P(w) = |w|^2 / 2 + C sum_i max(0, 1 - y_i w.x_i)        the bias being one more feature of value 1
+
+The column "solving" is the run without its loading: for llsvm what it logs, reading blocks included where they do not
+fit; for LIBLINEAR the difference to `train -c 0`, which ends right after loading. Out of core means a budget of a tenth
+of the decoded data (8 bytes a nonzero and a row).
+"""
+
+import functools
+import json
+import multiprocessing
+import re
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import peers
+
+LADDER = ["1", "0.3", "0.1", "0.03", "0.01", "0.003", "0.001", "0.0001"]
+DEFAULT = "0.1"
+PART = 1 << 25
+SMALLEST_BUDGET = 2 * peers.MB
+ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
+
+
+@functools.cache
+def load(path):
+    """Labels, the row of each nonzero, its feature from 0, its value."""
+    import numpy as np
+
+    parts, n_rows = [], 0
+    with open(path, "rb") as file:
+        while text := file.read(PART) + file.readline():
+            labels, lengths, pairs = parse(text if text.endswith(b"\n") else text + b"\n")
+            rows = np.repeat(np.arange(n_rows, n_rows + len(labels), dtype=np.int32), lengths)
+            parts.append((labels, rows, pairs[:, 0].astype(np.int32) - 1, pairs[:, 1].copy()))
+            n_rows += len(labels)
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
+
+
+def parse(text):
+    """Labels, nonzeros of each row, (id, value) of each nonzero, of whole lines `label id:value ...`."""
+    import numpy as np
+
+    characters = np.frombuffer(text, np.uint8)
+    ends, colons = (np.flatnonzero(characters == ord(mark)) for mark in "\n:")
+    lengths = np.diff(np.searchsorted(colons, ends), prepend=0)
+    numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
+    if len(numbers) != len(ends) + 2 * len(colons):
+        raise ValueError("not plain LIBSVM text: label id:value ... with numbers alone, no comments or empty lines")
+    starts = np.cumsum(1 + 2 * lengths) - (1 + 2 * lengths)
+    return numbers[starts], lengths, np.delete(numbers, starts).reshape(-1, 2)
+
+
+def read_model(path):
+    """The label of the positive side, the weights, the weight of the bias."""
+    import numpy as np
+
+    head, _, body = Path(path).read_text().partition("\nw\n")
+    header = dict(line.split(None, 1) for line in head.splitlines())
+    n_features = int(header["nr_feature"])
+    weights = np.array(body.split("\n", n_features + 1)[: n_features + 1], dtype=np.float64)
+    return float(header["label"].split()[0]), weights[:-1], weights[-1]
+
+
+def primal_objective(path, model, C):
+    import numpy as np
+
+    labels, rows, features, values = load(path)
+    positive, w, bias = read_model(model)
+    scores = bias + np.bincount(rows, values * w[features], len(labels))
+    losses = np.maximum(0, 1 - np.where(labels == positive, scores, -scores))
+    return float((w @ w + bias**2) / 2 + C * losses.sum())
+
+
+class Bench:
+    """One data file: what is run on it, and what the models are worth."""
+
+    def __init__(self, path, peer, options, folder, judge):
+        self.path, self.peer, self.options, self.folder, self.judge = str(path), peer, options, folder, judge
+
+    def file(self, name):
+        return str(self.folder / re.sub(r"\W+", "-", name))
+
+    def primal(self, name):
+        """Computed in a process of its own: ours must stay small."""
+        return self.judge.submit(primal_objective, self.path, self.file(name), self.options.cost).result()
+
+    def ours(self, name, *data):
+        words = [*peers.llsvm("llsvm-train", self.options), "-s", "dual", "-B", "1", "-c", str(self.options.cost), "-e",
+                 str(self.options.tolerance), "--strict", "--log", self.file(name) + ".log"]  # fmt: skip
+        return peers.Command([*words, *data, self.file(name)])
+
+    def theirs(self, name, tolerance):
+        words = [*self.peer.train, "-s", "3", "-B", "1", "-c", str(self.options.cost), "-e", tolerance]
+        return peers.Command([*words, self.path, self.file(name)])
+
+    def log(self, name):
+        """The first and the last event of the run log in one."""
+        events = [json.loads(line) for line in Path(self.file(name) + ".log").read_text().splitlines()]
+        return events[0] | events[-1]
+
+    def blocks(self):
+        """The block set, and a memory budget of a tenth of it, decoded (more where the weights need more)."""
+        target = self.file(Path(self.path).name) + ".blocks"
+        peers.run(peers.Command([*peers.llsvm("llsvm-split", self.options), "--force", "-o", target, self.path]))
+        facts = json.loads(Path(target, "manifest.json").read_text())
+        decoded, weights = 8 * (facts["nonzeros"] + facts["rows"]), 8 * facts["features"]
+        return target, max(decoded // 10, 8 * weights, SMALLEST_BUDGET)
+
+    def match(self, goal):
+        """The loosest -e with which LIBLINEAR reaches the goal."""
+        for tolerance in LADDER:
+            peers.run(self.theirs("match", tolerance))
+            if self.primal("match") <= goal:
+                return tolerance
+        raise SystemExit(f"LIBLINEAR does not reach the primal objective {goal} even with -e {tolerance}")
+
+
+def measure(bench):
+    blocks, budget = bench.blocks()
+    data = {"llsvm, text": [bench.path], "llsvm, blocks": [blocks],
+            f"llsvm, blocks, --memory {budget / peers.MB:.1f}M": ["--memory", str(budget), blocks]}  # fmt: skip
+    ours = {name: bench.ours(name, *words) for name, words in data.items()}
+    peers.run(ours["llsvm, text"])
+    matched = bench.match(bench.log("llsvm, text")["dual"] / (1 - bench.options.tolerance))
+    theirs = {f"LIBLINEAR -e {e}": bench.theirs(f"LIBLINEAR -e {e}", e) for e in dict.fromkeys([matched, DEFAULT])}
+    runs = peers.interleave({**theirs, **ours, "loading": peers.loading(bench.peer, bench.path)}, bench.options.repeat)
+    loading = runs.pop("loading")
+    primals = {name: bench.primal(name) for name in runs}
+    logs = {name: bench.log(name) for name in ours}
+    print_costs(runs, loading, primals, logs, f"LIBLINEAR -e {matched}")
+    print(f"LIBLINEAR -e {matched} is the loosest to reach the goal; loading alone takes it {loading.wall:.2f} s")
+    check(primals, logs, bench.options.tolerance)
+
+
+def print_costs(runs, loading, primals, logs, yardstick):
+    best, rows = min(primals.values()), []
+    for name, cost in runs.items():
+        if name in logs:
+            log = logs[name]
+            how = [f"{log['seconds']:.2f}", log["data"], str(log["number"]), f"{log['gap']:.2e}"]
+        else:
+            passes = re.findall(r"#iter = (\d+)", cost[-1].output)[-1]
+            how = [f"{cost.wall - loading.wall:.2f}", "in memory", passes, "none"]
+        rows.append([name, f"{cost.wall:.2f}", cost.spread, f"{runs[yardstick].wall / cost.wall:.2f}",
+                     f"{cost.peak:.0f}", *how, f"{primals[name]:.8g}", f"{primals[name] / best - 1:.1e}"])  # fmt: skip
+    header = "|seconds|min-max|times as fast|peak MB|solving|data|passes|certified gap|primal|above best"
+    peers.print_table(header.split("|"), rows)
+
+
+def check(primals, logs, tolerance):
+    """A certificate says: no w does better than the dual objective; and the model is that close to it."""
+    for name, log in logs.items():
+        primal, dual = primals[name], log["dual"]
+        if primal - dual > (tolerance + ROUNDING) * primal:
+            raise SystemExit(f"{name}: {primal} is farther from the dual objective {dual} than certified")
+        if min(primals.values()) < dual * (1 - ROUNDING):
+            raise SystemExit(f"{name}: a model is better than the dual objective {dual} allows")
+    print("every certificate holds for the recomputed objectives")
+
+
+def main():
+    parser = peers.make_parser(__doc__)
+    parser.add_argument("--cost", type=float, default=1.0, help="C (default 1)")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="-e of llsvm-train (default 1e-3)")
+    options = peers.parse_options(parser)
+    peer = peers.find_liblinear(options.peer)
+    with peers.workplace() as folder:
+        for path in peers.data_files(options, folder):
+            peers.print_heading(path, peer, options)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as judge:
+                measure(Bench(path, peer, options, folder, judge))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What the benchmarks share: child processes and what they cost, LIBLINEAR's programs, data files, a plain table.
+
+Nothing here or at the top of a benchmark imports numpy: a child's peak memory, as the kernel counts it, starts at the
+resident size of the process that started it.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+SCRIPTS = Path(__file__).resolve().parent
+MB = 1 << 20
+
+
+class Command(NamedTuple):
+    """What to run, and how it must end: with this exit code, and these words among its errors."""
+
+    words: list[str]
+    exit_code: int = 0
+    complaint: str = ""
+
+
+class Run(NamedTuple):
+    """What a child took: seconds, bytes; and what it said."""
+
+    wall: float
+    user: float
+    peak: int
+    output: str
+    errors: str
+
+
+class Runs(list):
+    """The runs of one command."""
+
+    @property
+    def wall(self) -> float:
+        return statistics.median(run.wall for run in self)
+
+    @property
+    def user(self) -> float:
+        return statistics.median(run.user for run in self)
+
+    @property
+    def spread(self) -> str:
+        return f"{min(run.wall for run in self):.2f}-{max(run.wall for run in self):.2f}"
+
+    @property
+    def peak(self) -> float:
+        """The largest, in MB."""
+        return max(run.peak for run in self) / MB
+
+
+def run(command: Command) -> Run:
+    """Runs a command to its end; if that is not the expected one, it is the benchmark's too."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        began = time.perf_counter()
+        child = subprocess.Popen(command.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        result = Run(wall, usage.ru_utime, peak, output.read(), errors.read())
+    if child.returncode != command.exit_code or command.complaint not in result.errors:
+        sys.exit(f"{' '.join(command.words)}\nended with exit code {child.returncode}: {result.errors}")
+    return result
+
+
+def interleave(commands: dict[str, Command], repeat: int) -> dict[str, Runs]:
+    """Runs all commands in turn, every other round backwards, so that a slow spell of the machine hits them all."""
+    runs = {name: Runs() for name in commands}
+    for number in range(repeat):
+        for name in list(commands)[:: 1 if number % 2 == 0 else -1]:
+            runs[name].append(run(commands[name]))
+    return runs
+
+
+class Liblinear(NamedTuple):
+    """How its two programs are started, and what they are."""
+
+    name: str
+    train: list[str]
+    predict: list[str]
+
+
+def find_liblinear(which: str) -> Liblinear:
+    """LIBLINEAR's own programs from PATH, or the wheel: which is 'programs', 'wheel' or 'auto' (the first found)."""
+    for prefix in ("liblinear-", "") if which != "wheel" else ():
+        train, predict = (shutil.which(prefix + name) for name in ("train", "predict"))
+        if train and predict and _is_liblinear(train, "training_set_file") and _is_liblinear(predict, "model_file"):
+            return Liblinear(f"LIBLINEAR's own programs ({train})", [train], [predict])
+    if which == "programs":
+        sys.exit("LIBLINEAR's programs are not on PATH; Debian has them in liblinear-tools")
+    wheel = [sys.executable, __file__]
+    note = "the wheel liblinear-official, whose text reader is Python: no measure of LIBLINEAR's own programs"
+    return Liblinear(note, [*wheel, "train"], [*wheel, "predict"])
+
+
+def loading(peer: Liblinear, path: Path) -> Command:
+    """LIBLINEAR's loading alone: it checks its parameters once the data are loaded, and refuses this C."""
+    return Command([*peer.train, "-c", "0", str(path), os.devnull], 1, "C <= 0")
+
+
+def _is_liblinear(program: str, word: str) -> bool:
+    """Any program may be called train; LIBLINEAR's, called without arguments, explains itself."""
+    try:
+        said = subprocess.run([program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return False
+    return "Usage: " in said.stdout and word in said.stdout
+
+
+def wheel_train(arguments: list[str]) -> None:
+    """LIBLINEAR's train, its letters and its order: load, check the parameters, train, save."""
+    from liblinear.liblinearutil import save_model, svm_read_problem, train
+
+    *options, data, model = arguments
+    y, x = svm_read_problem(data, return_scipy=True)
+    try:
+        save_model(model, train(y, x, " ".join(options)))
+    except ValueError as error:
+        sys.exit(f"ERROR: {error}")
+
+
+def wheel_predict(arguments: list[str]) -> None:
+    from liblinear.liblinearutil import load_model, predict, svm_read_problem
+
+    data, model, output = arguments
+    y, x = svm_read_problem(data, return_scipy=True)
+    labels, _, _ = predict(y, x, load_model(model))
+    Path(output).write_text("".join(f"{label:.17g}\n" for label in labels))
+
+
+def llsvm(program: str, options: argparse.Namespace) -> list[str]:
+    """One of our commands, of the same environment as this interpreter if it is there."""
+    beside = Path(sys.executable).with_name(program)
+    threads = ["--threads", str(options.threads)] if options.threads else []
+    return [str(beside) if beside.exists() else program, "--quiet", *threads]
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="*", help="LIBSVM text with two numeric labels")
+    parser.add_argument("--shape", action="append", choices=["text", "dense", "trigram", "few"],
+                        help="data made by make_data.py, in a temporary directory; may be repeated")  # fmt: skip
+    parser.add_argument("--size", default="300M", help="bytes of each shape (default 300M)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each command (default 3)")
+    parser.add_argument("--threads", type=int, help="of llsvm (default: all cores); LIBLINEAR has one")
+    parser.add_argument("--peer", choices=["auto", "programs", "wheel"], default="auto",
+                        help="LIBLINEAR's own programs or the wheel (default: what there is)")  # fmt: skip
+    return parser
+
+
+def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    options = parser.parse_args()
+    if not options.data and not options.shape:
+        parser.error("give data files or --shape")
+    if options.repeat < 1:
+        parser.error("--repeat starts at 1")
+    return options
+
+
+@contextmanager
+def workplace():
+    """A temporary directory (TMPDIR is honoured)."""
+    with tempfile.TemporaryDirectory(prefix="llsvm-bench-") as folder:
+        yield Path(folder)
+
+
+def data_files(options: argparse.Namespace, folder: Path):
+    """The files to measure, one by one, each read once so that it is in the page cache."""
+    for path in [*map(Path, options.data), *(_make(shape, options.size, folder) for shape in options.shape or [])]:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(MB):
+                pass
+        yield path
+
+
+def _make(shape: str, size: str, folder: Path) -> Path:
+    path = folder / f"{shape}.txt"
+    run(Command([sys.executable, str(SCRIPTS / "make_data.py"), shape, str(path), "--size", size]))
+    return path
+
+
+def print_heading(path: Path, peer: Liblinear, options: argparse.Namespace) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"\n{path.name}: {path.stat().st_size / MB:.1f} MB of text, in the page cache. {cores} cores, llsvm on "
+          f"{options.threads or 'all'}.\nMedian of {options.repeat}, interleaved. Peer: {peer.name}.")  # fmt: skip
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Columns two spaces apart; the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        first, *rest = (f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}" for i, (cell, width) in
+                        enumerate(zip(row, widths, strict=True)))  # fmt: skip
+        print("  ".join([first, *rest]), flush=True)
+
+
+if __name__ == "__main__":
+    {"train": wheel_train, "predict": wheel_predict}[sys.argv[1]](sys.argv[2:])
