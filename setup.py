@@ -1,5 +1,6 @@
 """Builds cython_src/_*.pyx into llsvm._*; compiler flags and Cython directives live here and nowhere else."""
 
+import os
 from glob import glob
 from pathlib import Path
 
@@ -21,4 +22,7 @@ extensions = [
     Extension(f"llsvm.{Path(source).stem}", [source], extra_compile_args=FLAGS)
     for source in sorted(glob("cython_src/_*.pyx"))
 ]
-setup(ext_modules=cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython", nthreads=0))
+setup(
+    ext_modules=cythonize(extensions, compiler_directives=DIRECTIVES, build_dir="build/cython"),
+    options={"build_ext": {"parallel": os.cpu_count()}},
+)

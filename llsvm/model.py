@@ -35,14 +35,16 @@ TWO_COLUMN_SOLVERS = {"MCSVM_CS"}
 
 @dataclass
 class Model:
-    """weights[f] are those of feature id ids[f], or of id f + 1 where ids is None; one column a class, one for two.
+    """weights[f] are those of feature id ids[f] (ascending), or of id f + 1 where ids is None; one column a class, one
+    for two classes, where a positive score means labels[0].
 
-    For two classes a positive score means labels[0]. bias < 0: none; else bias_weights count `bias` times.
+    n_ids: the largest id. bias < 0: none; else bias_weights count `bias` times.
     """
 
     solver_type: str
     labels: list[str]
     weights: np.ndarray
+    n_ids: int
     bias: float = -1.0
     bias_weights: np.ndarray | None = None
     ids: np.ndarray | None = None
@@ -56,14 +58,11 @@ class Model:
 
 def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, info) -> Model:
     """A model from weights by feature number: (features + 1, columns), the last row being the bias's."""
-    largest = int(feature_ids.max(initial=0))
     bias_weights = weights[-1].copy() if bias >= 0 else None
-    if largest <= DENSE_LIMIT:
-        dense = np.zeros((largest, weights.shape[1]))
-        dense[feature_ids - 1] = weights[:-1]
-        return Model(solver_type, labels, dense, bias, bias_weights, None, zero_based, info)
     order = np.argsort(feature_ids)
-    return Model(solver_type, labels, weights[:-1][order], bias, bias_weights, feature_ids[order], zero_based, info)
+    ids = feature_ids[order]
+    n_ids = int(ids[-1]) if len(ids) else 0
+    return Model(solver_type, labels, weights[order], n_ids, bias, bias_weights, ids, zero_based, info)
 
 
 def save(model: Model, output: Output) -> None:
@@ -79,22 +78,39 @@ def save(model: Model, output: Output) -> None:
 def _lines(model: Model):
     integers = all(_is_int32(label) for label in model.labels)
     numbers = model.labels if integers else [str(number + 1) for number in range(len(model.labels))]
-    n_features = len(model.weights) if model.ids is None else int(model.ids[-1])
+    by_id = model.n_ids > DENSE_LIMIT
     yield (
         f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
-        f"nr_feature {n_features}\nbias {model.bias:.17g}\n{'w' if model.ids is None else 'w_by_id'}\n"
+        f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
-    room = np.empty(BATCH * (26 * model.n_columns + 1), np.uint8).view("c")
-    for start in range(0, len(model.weights), BATCH):
-        batch = np.ascontiguousarray(model.weights[start : start + BATCH])
-        text = room[: _model.format_weights(batch, room)].tobytes()
-        if model.ids is not None:
-            ids = model.ids[start : start + BATCH].tolist()
-            lines = zip(ids, text.splitlines(True), strict=True)
-            text = b"".join(b"%d:%b" % line for line in lines)
-        yield text
+    yield from _lines_by_id(model) if by_id else map(_weight_lines, _dense_batches(model))
     if model.bias_weights is not None:
-        yield room[: _model.format_weights(model.bias_weights[None, :], room)].tobytes()
+        yield _weight_lines(model.bias_weights[None, :])
+
+
+def _weight_lines(weights: np.ndarray) -> bytes:
+    room = np.empty(weights.size * 26 + len(weights) + 1, np.uint8)
+    return room[: _model.format_weights(np.ascontiguousarray(weights), room.view("c"))].tobytes()
+
+
+def _dense_batches(model: Model):
+    """The weights of ids 1, 2, 3, ... in batches, with zeros for ids not in use."""
+    for start in range(0, model.n_ids, BATCH):
+        end = min(start + BATCH, model.n_ids)
+        if model.ids is None:
+            yield model.weights[start:end]
+            continue
+        first, last = np.searchsorted(model.ids, (start + 1, end + 1))
+        batch = np.zeros((end - start, model.n_columns))
+        batch[model.ids[first:last] - 1 - start] = model.weights[first:last]
+        yield batch
+
+
+def _lines_by_id(model: Model):
+    for start in range(0, len(model.ids), BATCH):
+        ids = model.ids[start : start + BATCH].tolist()
+        lines = _weight_lines(model.weights[start : start + BATCH]).splitlines(True)
+        yield b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 
 def _is_int32(label: str) -> bool:
@@ -124,7 +140,7 @@ def load(path: str) -> Model:
         ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
     else:
         ids, (weights, bias_weights) = None, _weights(path, text, start, n_features, n_columns, bias)
-    return Model(solver_type, labels, weights, bias, bias_weights, ids, info.pop("zero_based", False), info)
+    return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, info.pop("zero_based", False), info)
 
 
 def _header(path: str, text: bytes) -> tuple[dict, int]:

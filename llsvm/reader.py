@@ -115,6 +115,10 @@ class Resident:
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
         self.kind = np.zeros(1, description.dtype)
 
+    def release(self) -> None:
+        """Frees the rows; what describes them stays."""
+        self.table = self._arenas = None
+
 
 def load(blocks: BlockSet, threads: int) -> Resident:
     """A whole block set in memory, decoded by several threads."""

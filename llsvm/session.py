@@ -233,6 +233,6 @@ def _describe_model(path: str) -> dict:
     origin = {} if "certificate" in model.info else {"certificate": "none (not written by llsvm)"}
     return {
         "kind": "model", "solver_type": model.solver_type, "labels": model.labels,
-        "features": len(model.weights) if model.ids is None else int(model.ids[-1]), "bias": model.bias,
+        "features": model.n_ids, "bias": model.bias,
         "nonzero_weights": int(np.count_nonzero(model.weights)), **origin, **model.info,
     }

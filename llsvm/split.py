@@ -19,7 +19,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
     console, began = console or Console(quiet=True), time.perf_counter()
     allowed = working(memory)
-    labels, features = Labels(), FeatureMap()
+    labels, features = Labels(), FeatureMap(allowed)
     with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
         sources = open_sources(paths)
         total = sum(source.raw.size or 0 for source in sources) or None

@@ -18,6 +18,7 @@ import numpy as np
 
 from llsvm import _text
 from llsvm.core import Block, DataError, LlsvmError, UsageError
+from llsvm.memory import enough, format_size
 
 PIECE = 1 << 20
 SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
@@ -327,9 +328,15 @@ def canonical_label(token: bytes) -> str:
 
 
 class FeatureMap:
-    """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear."""
+    """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear.
 
-    def __init__(self):
+    Ids below 2^24, or below what a third of `memory` holds, are looked up in a table, the others by hashing. Refuses to
+    take more than half of `memory`.
+    """
+
+    def __init__(self, memory: int = 1 << 32):
+        self._memory = memory
+        self._direct_limit = min(DIRECT_LIMIT, 1 << (memory // 12).bit_length() - 1)
         self._direct = np.full(1 << 12, -1, np.int32)
         self._hashed_ids = np.zeros(1 << 10, np.int64)
         self._hashed_features = np.zeros(1 << 10, np.int32)
@@ -350,8 +357,8 @@ class FeatureMap:
         if len(self._features) < len(ids):
             self._features = np.empty(len(ids), np.int32)
         largest = int(ids.max(initial=0))
-        if len(self._direct) <= largest and len(self._direct) < DIRECT_LIMIT:
-            self._direct = _enlarged(self._direct, min(DIRECT_LIMIT, 1 << largest.bit_length()), -1)
+        if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
+            self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()), -1)
         done = 0
         while True:
             done, self.n_features, self._n_hashed = _text.number(
@@ -363,12 +370,16 @@ class FeatureMap:
             self._make_room()
 
     def _make_room(self) -> None:
+        if 2 * self.n_bytes > self._memory:
+            size = format_size(self.n_bytes)
+            raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
+                             f"--memory {enough(4 * self.n_bytes)} or more would do")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == len(self._known):
             self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)), 0)
         if self._n_hashed >= len(self._hashed_ids) // 2:
-            self._hashed_ids = np.zeros(4 * len(self._hashed_ids), np.int64)
+            self._hashed_ids = np.zeros(2 * len(self._hashed_ids), np.int64)
             self._hashed_features = np.zeros(len(self._hashed_ids), np.int32)
             _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
 

@@ -97,8 +97,19 @@ def _only_set_here() -> str:
 
 
 def vector_bytes(n_features: int) -> int:
-    """w, the snapshot that is being certified, the best one."""
-    return 3 * 8 * (n_features + 1)
+    """w, the snapshot that is being certified, the best one; at the end the best one, the ids, and both sorted."""
+    return 4 * 8 * (n_features + 1)
+
+
+def check_vectors(n_features: int, config: Config) -> None:
+    """Refuses a budget in which w does not fit."""
+    needed = vector_bytes(n_features)
+    if needed > memory.working(config.memory):
+        raise UsageError(
+            f"--memory {memory.format_size(config.memory)} is too small: the weights of {n_features} features alone "
+            f"take {memory.format_size(needed)}",
+            f"--memory {memory.enough(2 * needed)} or more would do",
+        )
 
 
 def _open_set(blocks: BlockSet, solver, config: Config):
@@ -113,7 +124,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
 def _read_text(sources: list[Source], solver, config: Config, progress):
     """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, folder)."""
     working = memory.working(config.memory)
-    labels, features = Labels(), FeatureMap()
+    labels, features = Labels(), FeatureMap(working)
     gatherer = reader.Gatherer(config.precision, working if solver.in_memory else 0)
     total = sum(source.raw.size or 0 for source in sources) or None
     blocks = scan_blocks(
@@ -122,9 +133,11 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.raw.position for source in sources), total)
+        check_vectors(features.n_features, config)
         gatherer.reserve = vector_bytes(features.n_features) + features.n_bytes
         if not gatherer.add(block):
             folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
+            del features, gatherer, block, blocks
             return _open_set(BlockSet(folder / "data.blocks"), solver, config), folder
     if gatherer.n_rows == 0:
         raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
@@ -189,12 +202,7 @@ def pose(description: Description, config: Config) -> Problem:
 def start(data, problem: Problem, config: Config):
     """The solver object for this data: resident or streaming."""
     solver = solvers.find(config.solver)
-    if vector_bytes(problem.n_features) > problem.working:
-        raise UsageError(
-            f"--memory {memory.format_size(config.memory)} is too small: the weights of {problem.n_features} features "
-            f"alone take {memory.format_size(vector_bytes(problem.n_features))}",
-            f"--memory {memory.enough(2 * vector_bytes(problem.n_features))} would do",
-        )
+    check_vectors(problem.n_features, config)
     return solver.in_memory(problem, data) if isinstance(data, reader.Resident) else solver.streaming(problem, data)
 
 

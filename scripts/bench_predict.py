@@ -22,8 +22,8 @@ def measure(path, peer, options, folder):
     theirs = runs["LIBLINEAR's predict"]
     peers.print_heading(path, peer, options)
     peers.print_table(
-        ["", "seconds", "min-max", "user", "peak MB", "times as fast"],
-        [[name, f"{cost.wall:.2f}", cost.spread, f"{cost.user:.2f}", f"{cost.peak:.0f}",
+        ["", "seconds", "min-max", "cpu", "peak MB", "times as fast"],
+        [[name, f"{cost.wall:.2f}", cost.spread, f"{cost.cpu:.2f}", cost.peak,
           f"{theirs.wall / cost.wall:.2f}"] for name, cost in runs.items()],
     )  # fmt: skip
     if not filecmp.cmp(*outputs, shallow=False):

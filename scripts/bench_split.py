@@ -22,9 +22,9 @@ def measure(path, peer, options, folder):
     size = path.stat().st_size
     peers.print_heading(path, peer, options)
     peers.print_table(
-        ["", "seconds", "min-max", "user", "MB/s", "peak MB", "of LIBLINEAR's time"],
-        [[name, f"{cost.wall:.2f}", cost.spread, f"{cost.user:.2f}", f"{size / peers.MB / cost.wall:.0f}",
-          f"{cost.peak:.0f}", f"{cost.wall / load.wall:.3f}"] for name, cost in runs.items()],
+        ["", "seconds", "min-max", "cpu", "MB/s", "peak MB", "of LIBLINEAR's time"],
+        [[name, f"{cost.wall:.2f}", cost.spread, f"{cost.cpu:.2f}", f"{size / peers.MB / cost.wall:.0f}",
+          cost.peak, f"{cost.wall / load.wall:.3f}"] for name, cost in runs.items()],
     )  # fmt: skip
     manifest = json.loads((target / "manifest.json").read_text())
     on_disk = sum(file.stat().st_size for file in target.iterdir())

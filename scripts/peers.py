@@ -6,6 +6,7 @@ resident size of the process that started it.
 
 import argparse
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -29,10 +30,10 @@ class Command(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a child took: seconds, bytes; and what it said."""
+    """What a child took, in seconds (cpu: user and system, all threads) and bytes, and what it said."""
 
     wall: float
-    user: float
+    cpu: float
     peak: int
     output: str
     errors: str
@@ -46,17 +47,22 @@ class Runs(list):
         return statistics.median(run.wall for run in self)
 
     @property
-    def user(self) -> float:
-        return statistics.median(run.user for run in self)
+    def cpu(self) -> float:
+        return statistics.median(run.cpu for run in self)
 
     @property
     def spread(self) -> str:
         return f"{min(run.wall for run in self):.2f}-{max(run.wall for run in self):.2f}"
 
     @property
-    def peak(self) -> float:
-        """The largest, in MB."""
-        return max(run.peak for run in self) / MB
+    def peak(self) -> str:
+        """The largest in MB; below our own size, no more than that is known."""
+        peak, own = max(run.peak for run in self), _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return f"{peak / MB:.0f}" if peak > own else f"<{own / MB:.0f}"
+
+
+def _bytes(maxrss: int) -> int:
+    return maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def run(command: Command) -> Run:
@@ -69,8 +75,8 @@ def run(command: Command) -> Run:
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
-        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        result = Run(wall, usage.ru_utime, peak, output.read(), errors.read())
+        cpu, peak = usage.ru_utime + usage.ru_stime, _bytes(usage.ru_maxrss)
+        result = Run(wall, cpu, peak, output.read(), errors.read())
     if child.returncode != command.exit_code or command.complaint not in result.errors:
         sys.exit(f"{' '.join(command.words)}\nended with exit code {child.returncode}: {result.errors}")
     return result

@@ -127,7 +127,8 @@ class InMemory(DualCD):
 
     def close(self) -> None:
         self._pool.shutdown()
-        self._data = None
+        self._data.release()
+        self.w = None
 
 
 class Streaming(DualCD):
@@ -156,7 +157,7 @@ class Streaming(DualCD):
         blocks, value_size = self.blocks, self.blocks.dtype.itemsize
         largest = int(blocks.chunk_nonzeros.max()) * (4 + value_size)
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
-        fixed = 3 * 8 * (blocks.n_features + 1) + 3 * largest + 32 * blocks.n_chunks
+        fixed = 4 * 8 * (blocks.n_features + 1) + 3 * largest + 32 * blocks.n_chunks
         rest = self.problem.working - fixed
         smallest_group = self._smallest_group(sizes)
         if rest < 2 * smallest_group:
@@ -252,7 +253,7 @@ class Streaming(DualCD):
     def close(self) -> None:
         self._reader.close()
         self._alphas.close()
-        self._cache = self._groups = self._table = None
+        self._cache = self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
 
     def _after_visit(self, arena: Arena) -> None:
         pass

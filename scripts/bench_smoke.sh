@@ -1,0 +1,19 @@
+#!/bin/sh
+# Runs every script on toy data, so that none rots: the numbers mean nothing here, only that there are some.
+# LIBLINEAR is the wheel, which `make test` installs, and its own programs where they are on PATH.
+set -eu
+cd "$(dirname "$0")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TMPDIR="$work"
+say() { echo "\$ $*"; "$@"; }
+for shape in text dense few digits; do
+    say python make_data.py "$shape" "$work/$shape.txt" --rows 200
+done
+say python make_data.py trigram "$work/trigram.txt" --rows 200 --features 100K
+say sh make_samples.sh "$work"
+say python bench_split.py --repeat 2 --threads 1 --memory 100M "$work/few.txt" "$work/trigram.txt"
+say python bench_split.py --repeat 1 --peer wheel "$work/sample.train.txt"
+say python bench_predict.py --repeat 1 "$work/dense.txt"
+say python bench_predict.py --repeat 1 --peer wheel "$work/sample.test.txt"
+say python bench_train.py --repeat 1 --peer wheel --tolerance 0.02 --shape dense --size 3M
