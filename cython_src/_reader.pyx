@@ -128,8 +128,9 @@ def list_rows(const Row[::1] rows, int32_t first, double share, uint64_t seed, i
 
 
 def rank(const Row[::1] rows, const double[::1] bounds, float[::1] ranks):
-    """How little a row matters for the next sweeps: |gradient|, free rows (0 < alpha < bounds[code]) before all
-    others, rows that are gone behind."""
+    """How little a row matters for the next sweeps: |gradient|, rows that are gone behind all others. Free rows
+    (0 < alpha < bounds[code]) come first, in a random order that never changes, so that if not all of them have room
+    in the cache, always the same ones are there and get solved together."""
     cdef int64_t r
     cdef float size
     with nogil:
@@ -138,5 +139,5 @@ def rank(const Row[::1] rows, const double[::1] bounds, float[::1] ranks):
             if rows[r].chunk < 0:
                 size = <float>3e38
             elif rows[r].alpha > 0 and rows[r].alpha < bounds[rows[r].code]:
-                size *= <float>1e-6
+                size = <float>1e-12 * <float>(mix(<uint64_t>rows[r].chunk, <uint64_t>rows[r].place) >> 44)
             ranks[r] = size

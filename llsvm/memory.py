@@ -15,6 +15,8 @@ MB = 1 << 20
 # Resident size of the interpreter with numpy, zstandard, click and our kernels loaded, thread stacks and allocator
 # slack included (measured: 45 to 55 MB on Linux x86-64, Python 3.10 to 3.13).
 FLOOR = 64 * MB
+# Part of the floor that decoding may use for its buffers.
+BUFFERS = 4 * MB
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 

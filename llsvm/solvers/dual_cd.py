@@ -11,12 +11,12 @@ from llsvm import _dual_cd
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
 from llsvm.evaluate import total_loss
-from llsvm.memory import enough, format_size
+from llsvm.memory import BUFFERS, enough, format_size
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, rows_bytes
 
 # Measured on text-like data with memory for a tenth of it, passes to a gap of 1e-3: a cache of half the memory 6, of
 # 0.8 of it 5; of 10 cache sweeps a pass 7, of 20 5, of 40 4; without "free rows first" 8 (docs/out-of-core.md).
-GROUP_SHARE = 0.1
+GROUP_SHARE = 0.06
 CACHE_SWEEPS, EXTRA_VISITS, POLISHING = 20, 1.6, 3
 FILLED = 0.9
 WORTH_CERTIFYING = 20
@@ -157,14 +157,14 @@ class Streaming(DualCD):
         blocks, value_size = self.blocks, self.blocks.dtype.itemsize
         largest = int(blocks.chunk_nonzeros.max()) * (4 + value_size)
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
-        fixed = 4 * 8 * (blocks.n_features + 1) + 3 * largest + 32 * blocks.n_chunks
+        fixed = 3 * 8 * (blocks.n_features + 1) + max(0, 3 * largest - BUFFERS) + 32 * blocks.n_chunks
         rest = self.problem.working - fixed
         smallest_group = self._smallest_group(sizes)
         if rest < 2 * smallest_group:
             self._refuse(fixed + 2 * smallest_group)
         alpha_type = np.dtype(np.float32 if self._round else np.float64)
         alpha_bytes = alpha_type.itemsize * blocks.n_rows
-        alphas_fit = alpha_bytes <= rest // 4 and rest - alpha_bytes >= 2 * smallest_group
+        alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= 2 * smallest_group
         rest -= alpha_bytes if alphas_fit else 0
         self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
         self._group_bytes = self._group_size(rest, smallest_group)
