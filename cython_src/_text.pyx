@@ -211,6 +211,7 @@ cdef int scan_lines(
     cdef const uint8_t* p = text
     cdef const uint8_t* stop = text + size
     cdef const uint8_t* token
+    cdef const uint8_t* first
     cdef int64_t nnz = 0, row_start, id, last
     cdef int64_t rows = 0, lines = 0
     cdef int n_labels = 0, code = 0, fault
@@ -224,6 +225,7 @@ cdef int scan_lines(
         if p[0] == 10 or p[0] == 35:
             p = <const uint8_t*>memchr(p, 10, stop - p) + 1
             lines += 1
+            counts[1] = lines
             continue
         token = p
         while not ENDS_TOKEN[p[0]] and p[0] != 58:
@@ -256,9 +258,10 @@ cdef int scan_lines(
                 where[0] = token - text
                 return NO_COLON if ENDS_TOKEN[p[0]] else BAD_ID
             if p - token >= 19:
-                while token[0] == 48:
-                    token += 1
-                if p - token > 19 or digits >> 63:
+                first = token
+                while first[0] == 48:
+                    first += 1
+                if p - first > 19 or digits >> 63:
                     where[0] = token - text
                     return ID_TOO_LARGE
             id = <int64_t>digits
@@ -295,7 +298,6 @@ cdef int scan_lines(
         counts[0] = rows
         counts[1] = lines
         counts[2] = n_labels
-    counts[1] = lines
     return OK
 
 

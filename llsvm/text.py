@@ -21,14 +21,16 @@ from llsvm.core import Block, DataError, LlsvmError, UsageError
 from llsvm.memory import enough, format_size
 
 PIECE = 1 << 20
+SWELLING = 1 << 18  # decompressed bytes wanted at a time
 SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
 FEATURE_LIMIT = 2**31 - 2
 
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-INTEGER = re.compile(r"[+-]?\d+")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
+VALUE_TOO_LARGE, REPEATED_ID = 7, 8
 FAULTS = {
     1: ("a label at the start of the line", "every line is: label id:value id:value ..."),
     2: ("a feature id (digits) and a colon", "every line is: label id:value id:value ..."),
@@ -36,8 +38,8 @@ FAULTS = {
     4: ("feature ids from 1 up", "if ids in this file start at 0, say --zero-based"),
     5: ("a colon and a value behind the feature id", "every line is: label id:value id:value ..."),
     6: ("a finite decimal number", ""),
-    7: ("a number within the range of float32", "--precision float64 holds up to 1.8e308"),
-    8: ("each feature id once in a row", "the ids of a row may stand in any order, but not twice"),
+    VALUE_TOO_LARGE: ("a number within the range of {type}", "--precision float64 holds up to 1.8e308"),
+    REPEATED_ID: ("each feature id once in a row", "the ids of a row may stand in any order, but not twice"),
     9: (f"at most {LABEL_LIMIT} different labels", "this looks like a regression file; llsvm trains classifiers"),
 }
 
@@ -99,40 +101,61 @@ class Raw(io.RawIOBase):
         super().close()
 
 
-class _ZstdFile(io.RawIOBase):
-    """zstd frames one behind the other; unlike zstandard's own reader it notices a truncated one."""
+class _Frames(io.RawIOBase):
+    """Compressed frames one behind the other; unlike the libraries' own readers it notices what is cut or no frame.
 
-    def __init__(self, raw):
-        import zstandard
+    Decodes bounded amounts at a time: bz2 and lzma let us say how much, zstd is fed little when it swells.
+    """
 
-        self._raw, self._new = raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
-        self._frame, self._out, self._in = None, b"", b""
+    def __init__(self, raw, new):
+        self._raw, self._new = raw, new
+        self._frame, self._out, self._rest, self._step = None, b"", b"", 256
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
         while not self._out:
-            data = self._in or self._raw.read(1 << 17)
-            if not data:
-                if self._frame is not None:
+            if self._frame is not None and not getattr(self._frame, "needs_input", True):
+                data = b""
+            else:
+                data, self._rest = self._rest or self._raw.read(self._step), b""
+                if self._frame is None:
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        if self._raw.peek(1):
+                            continue
+                        return 0
+                    self._frame = self._new()
+                elif not data:
                     raise EOFError("the last frame is incomplete")
-                return 0
-            self._frame = self._frame or self._new()
-            self._out = self._frame.decompress(data)
-            self._in = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame = None
+            self._decode(data)
         count = min(len(buffer), len(self._out))
         buffer[:count], self._out = self._out[:count], self._out[count:]
         return count
 
+    def _decode(self, data: bytes) -> None:
+        bounded = hasattr(self._frame, "needs_input")
+        self._out = self._frame.decompress(data, SWELLING) if bounded else self._frame.decompress(data)
+        if len(self._out) > SWELLING:
+            self._step = max(64, self._step // 4)
+        elif len(self._out) < SWELLING // 4:
+            self._step = min(1 << 17, 2 * self._step)
+        if self._frame.eof:
+            self._rest, self._frame = self._frame.unused_data, None
+
+
+def _zstd_frame():
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
 
 FORMATS = {
     b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    b"BZh": ("bzip2", bz2.BZ2File),
-    b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
-    b"\x28\xb5\x2f\xfd": ("zstd", _ZstdFile),
+    b"BZh": ("bzip2", lambda raw: _Frames(raw, bz2.BZ2Decompressor)),
+    b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, lzma.LZMADecompressor)),
+    b"\x28\xb5\x2f\xfd": ("zstd", lambda raw: _Frames(raw, _zstd_frame)),
 }
 
 
@@ -165,7 +188,7 @@ class Piece:
     """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
 
     def __init__(self, size: int, zero_based: bool, dtype):
-        self.zero_based, self.dtype = zero_based, dtype
+        self.zero_based, self.dtype = zero_based, np.dtype(dtype)
         self.text = bytearray(size)
         self._tokens = np.empty((LABEL_LIMIT, 2), np.int64)
         self._slots = np.full(1 << 17, -1, np.int32)
@@ -195,16 +218,20 @@ class Piece:
 
     def error(self, source: str, line: int) -> DataError:
         expected, hint = FAULTS[self.fault]
+        if self.fault == VALUE_TOO_LARGE:
+            expected = expected.format(type=self.dtype.name)
+            hint = hint if self.dtype == np.float32 else ""
         line_start = self.text.rfind(b"\n", 0, self._where) + 1
         line_end = self.text.find(b"\n", self._where)
-        where = self._where if expected != FAULTS[8][0] else self._second_occurrence(line_start, line_end)
+        where = self._second_occurrence(line_start, line_end) if self.fault == REPEATED_ID else self._where
         token = re.match(rb"[^ \t\r\n#]*", self.text[where : min(line_end, where + 60)])[0]
-        read = token.decode("utf-8", "backslashreplace") or "the end of the line"
+        at_end = self.text[where : where + 1] in (b"\r", b"\n", b"#")
+        read = token.decode("utf-8", "backslashreplace") or ("the end of the line" if at_end else "nothing")
         return DataError(f"{source}:{line}:{where - line_start + 1}: read '{read}', expected {expected}", hint)
 
     def _second_occurrence(self, line_start: int, line_end: int) -> int:
         seen = set()
-        for match in re.finditer(rb"[ \t](\d+):", self.text[line_start:line_end]):
+        for match in re.finditer(rb"[ \t\r](\d+):", self.text[line_start:line_end]):
             if int(match[1]) in seen:
                 return line_start + match.start(1)
             seen.add(int(match[1]))
