@@ -12,10 +12,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click
 
 from llsvm import __version__
-from llsvm.core import INTERRUPTED, NOT_CONVERGED, Interrupted, LlsvmError, UsageError
+from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def n_cores() -> int:
@@ -250,8 +249,13 @@ def info(path, verify, as_json):
 
 
 def print_result(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    if sys.stdout is None:
+        raise LlsvmError("standard output is closed")
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ClosedPipe from None
 
 
 def _terminate(number, frame):
@@ -263,8 +267,11 @@ def run(command) -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         command(standalone_mode=False)
-        sys.stdout.flush()
         code = 0
+    except ClosedPipe as error:
+        # What is still buffered must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = error.exit_code
     except LlsvmError as error:
         code = fail(error.message, error.hint, error.exit_code)
     except click.ClickException as error:
@@ -272,10 +279,6 @@ def run(command) -> None:
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         code = fail("interrupted; nothing was written", "", Interrupted.exit_code)
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does: not worth a word.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
     except MemoryError:
         code = fail("out of memory", "a smaller --memory leaves more room", 1)
     except OSError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # numpy takes longer to load than --help should take
+    import numpy as np
 
-REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED = 1, 2, 3, 130
+REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
 
 
 class LlsvmError(Exception):
@@ -34,6 +36,15 @@ class Interrupted(LlsvmError):
     """Ctrl-C, with nothing worth keeping."""
 
     exit_code = INTERRUPTED
+
+
+class ClosedPipe(LlsvmError):
+    """The reader of our output went away, as `head` does: not worth a word."""
+
+    exit_code = CLOSED_PIPE
+
+    def __init__(self):
+        super().__init__("")
 
 
 @dataclass

@@ -8,7 +8,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from llsvm.core import LlsvmError
+from llsvm.core import ClosedPipe, LlsvmError
 
 
 def partial_name(path: Path) -> Path:
@@ -70,7 +70,7 @@ class Output:
         try:
             action(*arguments)
         except BrokenPipeError:
-            raise
+            raise ClosedPipe from None
         except OSError as error:
             raise LlsvmError(f"{self.path}: {error.strerror}") from None
 

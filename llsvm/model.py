@@ -139,7 +139,7 @@ def load(path: str) -> Model:
     if "w_by_id" in header:
         ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
     else:
-        ids, (weights, bias_weights) = None, _weights(path, text, start, n_features, n_columns, bias)
+        ids, (weights, bias_weights) = None, _weights(path, text, start, n_features, n_columns, bias, bool(info))
     return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, info.pop("zero_based", False), info)
 
 
@@ -175,14 +175,16 @@ def _trailer(path: str, text: bytes) -> dict:
     return trailer
 
 
-def _weights(path, text, start, n_features, n_columns, bias):
+def _weights(path, text, start, n_features, n_columns, bias, ours):
     n_rows = n_features + (bias >= 0)
     if n_rows * n_columns * 2 > len(text) - start:
         raise DataError(f"{path}: cut short, {n_rows * n_columns} weights expected")
     weights = np.empty((n_rows, n_columns))
-    found, _ = _model.parse_weights(text, start, weights.ravel())
+    found, end = _model.parse_weights(text, start, weights.ravel())
     if found < weights.size:
         raise DataError(f"{path}: cut short or damaged, {weights.size} weights expected, {found} found")
+    if not (ours or text[end:].isspace()):
+        raise DataError(f"{path}: cut short in its last line, or damaged", "train again, or fetch the whole file")
     return (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
 
 

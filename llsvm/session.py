@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import signal
@@ -24,46 +25,74 @@ from llsvm.text import canonical_label, open_sources, scan_pieces
 
 
 class StopRequest:
-    """Ctrl-C: the first asks for an end after the pass, the second ends at once."""
+    """Ctrl-C: the first asks for an end after the pass, the second ends as soon as the kernel returns.
+
+    Python hears a signal only between kernels, so the answer to the user comes from a thread that is woken at once.
+    """
+
+    ANSWER = b"\ninterrupted: finishing this pass to write the model so far; Ctrl-C again to stop without one\n"
 
     def __init__(self):
-        self.asked = False
-        self.training = False
+        self.asked = self.training = self._answered = self._forced = False
 
     def __call__(self) -> bool:
         return self.asked
 
-    def handle(self, number, frame) -> None:
-        if self.asked or not self.training:
+    def _handle(self, number, frame) -> None:
+        if self._forced or not self.training:
             raise KeyboardInterrupt
         self.asked = True
-        os.write(2, b"\ninterrupted: finishing this pass to write the model so far; Ctrl-C again to stop at once\n")
+
+    def _answer(self, wakened: int) -> None:
+        """Counts the signals, of which Python may hear two as one."""
+        while number := os.read(wakened, 1):
+            if number[0] != signal.SIGINT or not self.training:
+                continue
+            if self._answered:
+                self._forced = True
+                _thread.interrupt_main()
+                return
+            self.asked = self._answered = True
+            os.write(2, self.ANSWER)
 
     @contextmanager
     def listening(self):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self.handle)
+        wakened, waker = os.pipe()
+        os.set_blocking(waker, False)
+        thread = threading.Thread(target=self._answer, args=(wakened,), name="answer", daemon=True)
+        thread.start()
+        before, fd_before = signal.signal(signal.SIGINT, self._handle), signal.set_wakeup_fd(waker)
         try:
             yield
         finally:
+            signal.set_wakeup_fd(fd_before)
             signal.signal(signal.SIGINT, before)
+            os.close(waker)
+            thread.join()
+            os.close(wakened)
 
 
 def train_model(paths, target: str, config: train.Config, log_path, quiet: bool, print_result) -> tuple[bool, bool]:
     """Trains and writes the model; returns (converged, interrupted)."""
     _check_target(paths, target)
     console, stop = Console(quiet), StopRequest()
-    with stop.listening(), Output(target) as output:
-        log = RunLog(log_path)
-        console.begin()
-        with train.open_data(paths, config, console.bar) as data:
-            console.end()
-            outcome, problem = _train(data, config, console, log, stop)
-            models.save(train.make_model(outcome, data, problem, config), output)
-        log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
-        log.close()
+    try:
+        with stop.listening(), Output(target) as output:
+            log = RunLog(log_path)
+            console.begin()
+            with train.open_data(paths, config, console.bar) as data:
+                console.end()
+                outcome, problem = _train(data, config, console, log, stop)
+                log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
+                log.close()
+                models.save(train.make_model(outcome, data, problem, config), output)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; no model was written") from None
+    finally:
+        console.end()
     if not quiet and target != "-":
         print_result(_summary(outcome))
     if outcome.reason not in ("converged", "interrupted"):
@@ -91,13 +120,7 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
         log.write("pass", **stats.as_dict())
 
     stop.training = True
-    try:
-        outcome = train.run(solver, config, on_pass, stop)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; no model was written") from None
-    finally:
-        console.end()
-    return outcome, problem
+    return train.run(solver, config, on_pass, stop), problem
 
 
 def _setting(config: train.Config, problem, data) -> dict:

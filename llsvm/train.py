@@ -75,7 +75,8 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
             sources = [Source(raw)]
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
-            raise UsageError("a block set is trained on alone", "give one directory, or text files")
+            folder = next(path for path in paths if Path(path).is_dir())
+            raise UsageError(f"{folder}: a folder is trained on alone", "give one block set, or text files")
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
     folder = None
