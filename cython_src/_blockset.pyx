@@ -240,7 +240,7 @@ def encode(
     const uint16_t[::1] codes, const int32_t[::1] lengths, int32_t[::1] features, value_t[::1] values,
     uint8_t[::1] out
 ):
-    """One chunk into out (2080 + 6 rows + (4 + value bytes) nonzeros bytes are enough); features are used up.
+    """One chunk into out (its room: blockset.payload_room); features are used up.
 
     Returns (bytes written, largest squared norm of a row).
     """

@@ -111,7 +111,7 @@ def sweep(
             if PG < lowest:
                 lowest = PG
             if fabs(PG) > 1e-12:
-                z = row.square + bias_square + d
+                z = <double>row.norm * row.norm + bias_square + d
                 new = old - G / z if z > 0 else (U if G < 0 else 0)
                 if new < 0:
                     new = 0

@@ -1,5 +1,6 @@
 """Rows in memory: laid out, moved together, copied. See _sparse.pxd for the layout of a row."""
 
+from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memmove
 
@@ -37,7 +38,7 @@ def fill(
                 value = values[at + k]
                 copy[k] = value
                 square += <double>value * value
-            rows[r].square = <float>square
+            rows[r].norm = <float>sqrt(square)
             largest = max(largest, square)
             out += row_size(length, sizeof(value_t))
             at += length

@@ -26,11 +26,11 @@ ctypedef fused key_t:
 
 
 # A row in memory, as reader.ROW: at address `data` stand `length` feature numbers (int32), then, on the next multiple
-# of the value's size, as many values. square = ||x||^2; gradient = that of the dual at the last visit.
+# of the value's size, as many values. norm = ||x||; gradient = that of the dual at the last visit.
 cdef packed struct Row:
     uint64_t data
     double alpha
-    float square
+    float norm
     float gradient
     int32_t length
     int32_t code

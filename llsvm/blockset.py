@@ -51,10 +51,12 @@ class Codec(threading.local):
     def compress(self, data) -> bytes:
         return self._compressor.compress(data)
 
-    def decompress(self, frame: bytes, checksum: str, where: str) -> bytes:
+    def decompress(self, frame: bytes, checksum: str, largest: int, where: str) -> bytes:
         if frame_checksum(frame) != checksum:
             raise DataError(f"{where}: checksum {frame_checksum(frame)} read, {checksum} expected", REPAIR)
         try:
+            if not 0 <= zstandard.frame_content_size(frame) <= largest:
+                raise DataError(f"{where}: corrupt data (of an impossible size)", REPAIR)
             return self._decompressor.decompress(frame)
         except zstandard.ZstdError as error:
             raise DataError(f"{where}: corrupt data ({error})", REPAIR) from None
@@ -68,13 +70,17 @@ def frame_checksum(frame: bytes) -> str:
     return frame[-4:][::-1].hex()
 
 
+def payload_room(rows: int, nonzeros: int, value_bytes: int) -> int:
+    """Bytes that are enough for a chunk before compression, whatever its contents."""
+    return 2080 + (6 + value_bytes) * rows + (4 + value_bytes) * nonzeros
+
+
 class _Chunk:
     """Arrays of a chunk that is being filled."""
 
     def __init__(self, rows: int, nonzeros: int, dtype):
         self.codes, self.lengths = np.empty(rows, np.uint16), np.empty(rows, np.int32)
         self.features, self.values = np.empty(nonzeros, np.int32), np.empty(nonzeros, dtype)
-        self.room = nonzeros
         self.addresses = [array.ctypes.data for array in (self.codes, self.lengths, self.features, self.values)]
 
 
@@ -99,6 +105,7 @@ class Writer:
         self._encoding, self._free, self._files = deque(), [], {}
         self.n_rows = self.n_nonzeros = 0
         self._square = 0.0
+        self._set_target(0)
         self._scratch = threading.local()
         self._folder = _new_folder(self.path)
 
@@ -114,31 +121,31 @@ class Writer:
         row = 0
         while row < block.n_rows:
             row, number = _blockset.scatter(
-                block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target(),
+                block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target,
                 self._addresses, self._sizes,
             )
             if number >= 0:
                 self._close_chunk(number)
-                longest = int(block.indptr[row + 1] - block.indptr[row]) if row < block.n_rows else 0
-                self._open_chunk(number, longest)
+                self._set_target(self.n_nonzeros + int(block.indptr[row]))
+                next_row = int(block.indptr[row + 1] - block.indptr[row]) if row < block.n_rows else 0
+                self._open_chunk(number, next_row)
         self.n_rows += block.n_rows
         self.n_nonzeros += block.n_nonzeros
 
-    def _target(self) -> int:
-        """Nonzeros at which an open chunk is closed."""
-        share = self.n_nonzeros * self._nonzero_bytes // CHUNK_SHARE
-        return min(self._largest, max(SMALLEST_CHUNK, share)) // self._nonzero_bytes
+    def _set_target(self, n_nonzeros: int) -> None:
+        """Nonzeros at which a chunk is closed, after so many of the whole; called when one was closed, so that the
+        cuts depend on the rows alone."""
+        share = n_nonzeros * self._nonzero_bytes // CHUNK_SHARE
+        self._target = min(self._largest, max(SMALLEST_CHUNK, share)) // self._nonzero_bytes
 
-    def _open_chunk(self, number: int, longest_row: int) -> None:
-        nonzeros = max(self._target() * 5 // 4, longest_row)
-        if self._free and self._free[-1].room >= nonzeros:
-            chunk = self._free.pop()
-        else:
-            self._free.clear()
-            chunk = _Chunk(self._target() // 4 + 1, nonzeros, self._dtype)
+    def _open_chunk(self, number: int, next_row: int) -> None:
+        rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, next_row)
+        chunk = self._free.pop() if self._free else None
+        if chunk is None or len(chunk.codes) < rows or len(chunk.features) < nonzeros:
+            chunk = _Chunk(rows, nonzeros, self._dtype)
         self._open[number] = chunk
         self._addresses[number] = chunk.addresses
-        self._sizes[number] = 0, 0, len(chunk.codes), chunk.room
+        self._sizes[number] = 0, 0, rows, nonzeros
 
     def _close_chunk(self, number: int) -> None:
         rows, nonzeros = map(int, self._sizes[number, :2])
@@ -150,7 +157,7 @@ class Writer:
             self._write_oldest()
 
     def _encode(self, chunk: _Chunk, rows: int, nonzeros: int) -> tuple[bytes, float]:
-        size = 2080 + 6 * rows + self._nonzero_bytes * nonzeros
+        size = payload_room(rows, nonzeros, self._dtype.itemsize)
         if len(getattr(self._scratch, "out", ())) < size:
             self._scratch.out = np.empty(size, np.uint8)
         used, square = _blockset.encode(
@@ -222,7 +229,7 @@ class Writer:
     def _move_into_place(self) -> Path:
         if self.path.exists():
             check_target(self.path, self._force)
-            old = self._folder.with_suffix(".old")
+            old = self._folder.with_suffix(".old.partial")
             os.rename(self.path, old)
             os.rename(self._folder, self.path)
             remove(old)
@@ -298,7 +305,8 @@ class BlockSet:
         """The 1-based id of every feature (int64), by feature number."""
         entry = self.header["feature_ids"]
         frame = self._read(entry["file"], 0, entry["bytes"])
-        planes = np.frombuffer(codec.decompress(frame, entry["checksum"], str(self.path / entry["file"])), np.uint8)
+        where = str(self.path / entry["file"])
+        planes = np.frombuffer(codec.decompress(frame, entry["checksum"], 8 * self.n_features, where), np.uint8)
         if len(planes) != 8 * self.n_features:
             raise DataError(f"{self.path / entry['file']}: not {self.n_features} ids", REPAIR)
         return np.ascontiguousarray(planes.reshape(8, -1).T).view(np.int64).ravel()
@@ -311,7 +319,8 @@ class BlockSet:
     def decode_chunk(self, chunk: int, frame: bytes, codes, lengths, features, values) -> None:
         """Checks and decodes a chunk into arrays of exactly its size."""
         where = f"{self.path / self.blocks[self.chunk_block[chunk]].file}, chunk at byte {self._offsets[chunk]}"
-        payload = codec.decompress(frame, self._checksums[chunk], where)
+        largest = payload_room(len(codes), len(features), self.dtype.itemsize)
+        payload = codec.decompress(frame, self._checksums[chunk], largest, where)
         if not _blockset.decode(payload, self.n_features, codes, lengths, features, values):
             raise DataError(f"{where}: contents and manifest disagree", REPAIR)
 

@@ -131,13 +131,14 @@ class PassStats:
 class Problem:
     """One two-class problem: everything a solver may know besides the rows.
 
-    signs[code] = +1 or -1; box[0] = (U, d) of the negative rows, box[1] of the positive ones (see _dual_cd.pyx);
-    bias is 0 where there is none. working = bytes for arrays, memory = what the user said. inner: sweeps a block,
-    0 = as many as it takes. progress(share of the pass) may be called at any time.
+    loss_at_zero = P(0); signs[code] = +1 or -1; box[0] = (U, d) of the negative rows, box[1] of the positive ones (see
+    _dual_cd.pyx); bias is 0 where there is none. working = bytes for arrays, memory = what the user said. inner: sweeps
+    a block, 0 = as many as it takes. progress(share of the pass) may be called at any time.
     """
 
     n_rows: int
     n_features: int
+    loss_at_zero: float
     signs: np.ndarray
     box: np.ndarray
     bias: float

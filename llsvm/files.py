@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -14,9 +15,9 @@ from llsvm.core import ClosedPipe, LlsvmError
 def partial_name(path: Path) -> Path:
     """Where this process builds what will become `path`; leftovers of processes that were killed are removed."""
     prefix = f".{path.name}."
-    for stale in path.parent.glob(f"{prefix}*.partial"):
-        owner = re.fullmatch(r"(\d+)\.partial", stale.name[len(prefix) :])
-        if owner and not _alive(int(owner[1])):
+    for stale in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
+        owner = re.fullmatch(r"(\d+)(\.old)?\.partial", stale.name[len(prefix) :])
+        if owner and (int(owner[1]) == os.getpid() or not _alive(int(owner[1]))):
             remove(stale)
     return path.parent / f"{prefix}{os.getpid()}.partial"
 

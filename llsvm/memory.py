@@ -23,9 +23,10 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def parse_size(text: str) -> int:
     """'300M', '2G', '1.5GiB' or plain bytes, in powers of 1024."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
-    if not match or float(match[1]) == 0:
+    size = int(float(match[1]) * UNITS[match[2]]) if match else 0
+    if size < 1:
         raise UsageError(f"'{text}' is not a memory size", "write a number with K, M, G or T, for example --memory 2G")
-    return int(float(match[1]) * UNITS[match[2]])
+    return size
 
 
 def format_size(n_bytes: float) -> str:
@@ -78,7 +79,7 @@ def working(memory: int) -> int:
 
 def enough(n_bytes: int) -> str:
     """The smallest --memory, in whole megabytes, whose working memory is n_bytes."""
-    return f"{(n_bytes if n_bytes <= FLOOR else n_bytes + FLOOR) // MB + 1}M"
+    return f"{-(-(n_bytes if n_bytes <= FLOOR else n_bytes + FLOOR) // MB)}M"
 
 
 def promised(memory: int) -> int:

@@ -8,7 +8,7 @@
     w
     0.5
     ...                      one line a feature, then one for the bias if it is >= 0
-    llsvm {"crc32": ...}     names of labels, certificate, how it was trained
+    llsvm 0a1b2c3d {...}     CRC-32 of all the rest; names of labels, certificate, how it was trained
 
 A set whose largest feature id is beyond 100 million gets `id:weight` lines for the ids in use instead (LIBLINEAR could
 not hold such a model).
@@ -70,8 +70,8 @@ def save(model: Model, output: Output) -> None:
     for part in _lines(model):
         crc = zlib.crc32(part, crc)
         output.write(part)
-    trailer = {"crc32": f"{crc:08x}", "labels": model.labels, "zero_based": model.zero_based, **model.info}
-    output.write(TRAILER + json.dumps(trailer).encode("ascii") + b"\n")
+    ours = json.dumps({"labels": model.labels, "zero_based": model.zero_based, **model.info}).encode("ascii")
+    output.write(b"%b%08x %b\n" % (TRAILER, zlib.crc32(ours, crc), ours))
     output.commit()
 
 
@@ -133,9 +133,11 @@ def load(path: str) -> Model:
         solver_type, labels = header["solver_type"], info.pop("labels", None) or header["label"].split()
     except (KeyError, ValueError) as error:
         raise DataError(f"{path}: not a model file (bad or missing header: {error})") from None
-    if len(labels) != n_classes or n_classes < 2:
-        raise DataError(f"{path}: {len(labels)} labels for {n_classes} classes")
+    if len(labels) != n_classes or n_classes < 2 or n_features < 0:
+        raise DataError(f"{path}: not a model file ({len(labels)} labels, {n_classes} classes, {n_features} features)")
     n_columns = 1 if n_classes == 2 and solver_type not in TWO_COLUMN_SOLVERS else n_classes
+    if "w_by_id" in header and not info:
+        raise DataError(f"{path}: cut short, its last line is missing", "train again, or fetch the whole file")
     if "w_by_id" in header:
         ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
     else:
@@ -164,15 +166,15 @@ def _trailer(path: str, text: bytes) -> dict:
     position = text.rfind(b"\n" + TRAILER) + 1
     if position == 0:
         return {}
-    try:
-        trailer = json.loads(text[position + len(TRAILER) :])
-        expected = trailer.pop("crc32")
-    except (ValueError, KeyError):
-        raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file") from None
-    found = f"{zlib.crc32(memoryview(text)[:position]):08x}"
+    line = text[position + len(TRAILER) :]
+    expected, _, ours = line.rstrip(b"\n").partition(b" ")
+    if not line.endswith(b"}\n"):
+        raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file")
+    found = b"%08x" % zlib.crc32(ours, zlib.crc32(memoryview(text)[:position]))
     if found != expected:
-        raise DataError(f"{path}: checksum {found} read, {expected} expected", "the file was changed or damaged")
-    return trailer
+        raise DataError(f"{path}: checksum {found.decode()} expected, not what stands there",
+                        "the file was changed or damaged")
+    return json.loads(ours)
 
 
 def _weights(path, text, start, n_features, n_columns, bias, ours):
@@ -183,7 +185,7 @@ def _weights(path, text, start, n_features, n_columns, bias, ours):
     found, end = _model.parse_weights(text, start, weights.ravel())
     if found < weights.size:
         raise DataError(f"{path}: cut short or damaged, {weights.size} weights expected, {found} found")
-    if not (ours or text[end:].isspace()):
+    if not ours and text[end:].strip():
         raise DataError(f"{path}: cut short in its last line, or damaged", "train again, or fetch the whole file")
     return (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
 

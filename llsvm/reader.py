@@ -11,11 +11,11 @@ import numpy as np
 
 from llsvm import _reader
 from llsvm.blockset import BlockSet
-from llsvm.core import Block, Description
+from llsvm.core import Block, DataError, Description
 
 # As Row in cython_src/_sparse.pxd.
 ROW = np.dtype([
-    ("data", np.uint64), ("alpha", np.float64), ("square", np.float32), ("gradient", np.float32),
+    ("data", np.uint64), ("alpha", np.float64), ("norm", np.float32), ("gradient", np.float32),
     ("length", np.int32), ("code", np.int32), ("chunk", np.int32), ("place", np.int32),
 ])
 
@@ -23,6 +23,9 @@ ROW = np.dtype([
 def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
     """Memory of rows in an arena, an entry in the visiting order included (at most: a row may be padded)."""
     return arena_bytes(n_rows, n_nonzeros, value_size) + n_rows * (ROW.itemsize + 4)
+
+
+LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
 def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
@@ -54,6 +57,8 @@ class Arena:
     def add(self, codes, lengths, features, values, chunk: int) -> None:
         table = self._table[self.n_rows : self.n_rows + len(codes)]
         used, square = _reader.fill(codes, lengths, features, values, chunk, self._room[self.used :], table)
+        if not square < LARGEST_NORM**2:
+            raise DataError("a row is longer than 3.4e38", "scale the values of the data")
         self.used += used
         self.n_rows += len(codes)
         self.largest_square = max(self.largest_square, square)
@@ -93,7 +98,7 @@ class Arena:
 class _Decoder:
     """Arrays for the chunk that is being decoded."""
 
-    rows = nonzeros = 0
+    rows = nonzeros = -1
 
     def decode(self, blocks: BlockSet, chunk: int) -> Block:
         rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])

@@ -400,7 +400,7 @@ class FeatureMap:
         if 2 * self.n_bytes > self._memory:
             size = format_size(self.n_bytes)
             raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"--memory {enough(4 * self.n_bytes)} or more would do")
+                             f"at least --memory {enough(4 * self.n_bytes)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == len(self._known):

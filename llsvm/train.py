@@ -109,7 +109,7 @@ def check_vectors(n_features: int, config: Config) -> None:
         raise UsageError(
             f"--memory {memory.format_size(config.memory)} is too small: the weights of {n_features} features alone "
             f"take {memory.format_size(needed)}",
-            f"--memory {memory.enough(2 * needed)} or more would do",
+            f"at least --memory {memory.enough(2 * needed)} is needed",
         )
 
 
@@ -189,21 +189,22 @@ def pose(description: Description, config: Config) -> Problem:
     positive = label_order(labels)[0]
     signs = np.array([1.0 if label == positive else -1.0 for label in labels])
     balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))
-    box = np.empty((2, 2))
+    box, loss_at_zero = np.empty((2, 2)), 0.0
     for code, label in enumerate(labels):
         C = config.C * config.weights.get(label, 1.0) * balance[code]
+        loss_at_zero += C * int(counts[code])
         box[int(signs[code] > 0)] = (np.inf, 0.5 / C) if solvers.find(config.solver).squared_loss else (C, 0.0)
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
     return Problem(
-        description.n_rows, description.n_features, signs, box, float(bias), config.tolerance, config.seed,
-        config.threads, config.memory, memory.working(config.memory), 1 if config.inner is None else config.inner,
+        description.n_rows, description.n_features, loss_at_zero, signs, box, float(bias), config.tolerance,
+        config.seed, config.threads, config.memory, memory.working(config.memory),
+        1 if config.inner is None else config.inner,
     )
 
 
 def start(data, problem: Problem, config: Config):
     """The solver object for this data: resident or streaming."""
     solver = solvers.find(config.solver)
-    check_vectors(problem.n_features, config)
     return solver.in_memory(problem, data) if isinstance(data, reader.Resident) else solver.streaming(problem, data)
 
 

@@ -41,7 +41,7 @@ SOLVERS = {
 def find(name: str) -> Solver:
     """A solver by its name or by LIBLINEAR's number."""
     for solver in SOLVERS.values():
-        if name in (solver.name, str(solver.number)):
+        if name == solver.name or (solver.number is not None and name == str(solver.number)):
             return solver
     known = ", ".join(f"{s.name} ({s.number})" if s.number is not None else s.name for s in SOLVERS.values())
     raise UsageError(f"-s {name}: no such solver", f"known, with LIBLINEAR's numbers: {known}")

@@ -67,6 +67,8 @@ class DualCD:
 
     def _certify(self, w, loss: float) -> Certificate:
         certificate = Certificate(float(0.5 * w @ w) + loss, self.dual)
+        if self.certified is None and certificate.primal > self.problem.loss_at_zero:
+            w, certificate = np.zeros_like(w), Certificate(self.problem.loss_at_zero, self.dual)
         if self.certified is None or certificate.primal <= self.certified.primal:
             self.best_w = w.copy() if self.best_w is None else self.best_w
             self.best_w[:] = w
@@ -161,7 +163,7 @@ class Streaming(DualCD):
         rest = self.problem.working - fixed
         smallest_group = self._smallest_group(sizes)
         if rest < 2 * smallest_group:
-            self._refuse(fixed + 2 * smallest_group)
+            self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
         alpha_type = np.dtype(np.float32 if self._round else np.float64)
         alpha_bytes = alpha_type.itemsize * blocks.n_rows
         alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= 2 * smallest_group
@@ -183,8 +185,8 @@ class Streaming(DualCD):
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
-            f"--memory {format_size(self.problem.memory)} is too small for this set, of {self.problem.n_features} "
-            "features",
+            f"--memory {format_size(self.problem.memory)} is too small: the weights of {self.problem.n_features} "
+            f"features and the rows to work on take {format_size(needed)} at least",
             f"--memory {enough(needed)} would do" + self._other_way(),
         )
 

@@ -1,0 +1,190 @@
+"""What several test files share: the commands run as a user does; rows, plain models and objectives to judge by."""
+
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import HealthCheck, settings
+
+from llsvm import train
+from llsvm.blockset import BlockSet
+from llsvm.files import Output
+from llsvm.model import save
+from llsvm.split import split_text
+
+BIN = Path(sys.executable).parent
+
+# A test that hypothesis drives must not fail because the machine is busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+class Finished(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def spawn_command(folder, *command, **options):
+    """Starts one of the installed commands in a folder; its temporary files go to folder/tmp."""
+    temporary = Path(folder, "tmp")
+    temporary.mkdir(exist_ok=True)
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    return subprocess.Popen([str(word) for word in command], cwd=folder, env=environment, **options)
+
+
+def run_command(folder, *command, stdin=None, stdout=subprocess.PIPE, timeout=60):
+    """Runs a command to its end. stdin: bytes, or None for one that never says anything nor ends."""
+    silent, never_written = os.pipe()
+    try:
+        with spawn_command(
+            folder, *command, stdin=silent if stdin is None else subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE
+        ) as process:
+            try:
+                output, messages = process.communicate(stdin, timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    finally:
+        os.close(silent)
+        os.close(never_written)
+    return Finished(process.returncode, (output or b"").decode(), messages.decode())
+
+
+@pytest.fixture(scope="session")
+def run_in():
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def spawn_in():
+    return spawn_command
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run("llsvm-train", "data.txt", "model", stdin=...) in this test's own folder."""
+    Path(tmp_path, "tmp").mkdir(exist_ok=True)
+    return functools.partial(run_command, tmp_path)
+
+
+class Rows(NamedTuple):
+    """Rows of two classes, and where they stand as text and as a block set (ids from 1, labels +1 and -1)."""
+
+    X: scipy.sparse.csr_matrix
+    y: np.ndarray
+    text: str = ""
+    blocks: str = ""
+
+    @property
+    def tenth(self):
+        """A tenth of the bytes that the rows take in memory: a 4-byte index and a 4-byte value a nonzero."""
+        return self.X.nnz * 8 // 10
+
+    @property
+    def radius(self):
+        return float(np.sqrt(self.X.multiply(self.X).sum(1).max()))
+
+
+def make_rows(n_rows, seed=3):
+    """Texts of two kinds, with words of their own and common ones; values are exact in binary and in decimal."""
+    rng, words, indices = np.random.default_rng(seed), 60, []
+    y = np.where(rng.random(n_rows) < 0.4, 1, -1)
+    for sign in y:
+        kinds = rng.choice(3, rng.integers(20, 60), p=(0.7, 0.06, 0.24) if sign > 0 else (0.06, 0.7, 0.24))
+        indices.append(np.unique(words * kinds + rng.integers(0, words, len(kinds))))
+    starts = np.cumsum([0, *map(len, indices)])
+    values = rng.integers(6, 17, starts[-1]) / 64
+    return Rows(scipy.sparse.csr_matrix((values, np.concatenate(indices), starts), shape=(n_rows, 3 * words)), y)
+
+
+def write_text(path, X, labels, first_id=1):
+    """LIBSVM text of these rows; returns its path."""
+    with open(path, "w") as out:
+        for row, label in enumerate(labels):
+            part = slice(*X.indptr[row : row + 2])
+            pairs = zip(X.indices[part].tolist(), X.data[part].tolist(), strict=True)
+            out.write(f"{label}" + "".join(f" {index + first_id}:{value!r}" for index, value in pairs) + "\n")
+    return str(path)
+
+
+def split(text, n_blocks, threads=1, precision="float32", seed=1, output=None):
+    """A block set of this text; returns its path."""
+    output = output or f"{text}.{n_blocks}.{threads}.blocks"
+    split_text([text], output, n_blocks=n_blocks, seed=seed, zero_based=False, precision=precision, force=False,
+               threads=threads, memory=1 << 30)  # fmt: skip
+    return output
+
+
+class PlainModel(NamedTuple):
+    header: dict
+    w: np.ndarray
+    bias_w: float
+
+    @property
+    def labels(self):
+        return self.header["label"].split()
+
+
+def read_model(path):
+    """A two-class model file in LIBLINEAR's format, read by nothing but Python."""
+    with open(path) as file:
+        header = dict(line.split(None, 1) for line in iter(lambda: next(file).strip(), "w"))
+        n_features, has_bias = int(header["nr_feature"]), float(header["bias"]) >= 0
+        weights = [float(next(file)) for _ in range(n_features + has_bias)]
+    return PlainModel(header, np.array(weights[:n_features]), weights[-1] if has_bias else 0.0)
+
+
+def objective(X, labels, model, C=1.0, weights=None, squared=False):
+    """P(w) = w.w / 2 + sum_i C_i loss_i of a model, with the bias as one more feature."""
+    labels = np.array([str(label) for label in labels])
+    y = np.where(labels == model.labels[0], 1.0, -1.0)
+    costs = C * np.array([(weights or {}).get(label, 1.0) for label in labels])
+    w = np.zeros(X.shape[1])
+    w[: len(model.w)] = model.w
+    bias = max(0.0, float(model.header["bias"]))
+    violations = np.maximum(0, 1 - y * (X @ w + bias * model.bias_w))
+    return (w @ w + model.bias_w**2) / 2 + costs @ (violations**2 if squared else violations)
+
+
+class Fit(NamedTuple):
+    """A training run: its outcome, the statistics of its passes, the model file, and that file as plain numbers."""
+
+    outcome: train.Outcome
+    passes: list
+    path: str
+    model: PlainModel
+    streamed: bool
+
+
+def fit_model(path, target, stopped=lambda: False, **options):
+    """Trains on the data at path as the commands do, and writes the model to target."""
+    config, passes = train.Config(**options), []
+    with train.open_data([str(path)], config) as data:
+        problem = train.pose(data.description, config)
+        outcome = train.run(train.start(data, problem, config), config, passes.append, stopped)
+        with Output(str(target)) as output:
+            save(train.make_model(outcome, data, problem, config), output)
+        return Fit(outcome, passes, str(target), read_model(target), isinstance(data, BlockSet))
+
+
+@pytest.fixture
+def fit(tmp_path):
+    """fit(path, solver="dual", C=1.0, ...) trains into a new file of this test's own folder."""
+    numbers = itertools.count()
+    return lambda path, **options: fit_model(path, tmp_path / f"model-{next(numbers)}", **options)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    """2,000 rows as text and as a set of 150 chunks, so that a tenth of it is enough memory to train from disk."""
+    rows = make_rows(2000)
+    text = write_text(tmp_path_factory.mktemp("texts") / "texts.txt", rows.X, rows.y)
+    return rows._replace(text=text, blocks=split(text, 150))

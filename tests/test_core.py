@@ -1,0 +1,145 @@
+"""The shape of the package: who may import whom, one place that chooses solvers, functions one can read; and errors."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import llsvm
+from llsvm import core
+
+PACKAGE = Path(llsvm.__file__).parent
+KERNELS = sorted((PACKAGE.parent / "cython_src").glob("*.pyx"))
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+EVERY_MODULE = pytest.mark.parametrize("module", MODULES)
+# A module imports from the lines above its own alone; of a package within one line, the table may import its rows.
+LEVELS = [
+    {"__init__"},
+    {"core"},
+    {"memory", "files"},
+    {"text", "blockset", "model", "alphas", "report"},
+    {"reader", "evaluate", "split"},
+    {"solvers"},
+    {"train"},
+    {"session"},
+    {"cli"},
+]
+LONGEST_FUNCTION = 60
+
+
+def level(module):
+    """The line of a module, or of the package it is in."""
+    found = [number for number, names in enumerate(LEVELS) if module.split(".")[0] in names]
+    assert len(found) == 1, f"{module} has no place in the order of the modules"
+    return found[0]
+
+
+def tree(module):
+    return ast.parse(MODULES[module].read_text())
+
+
+def imports(module):
+    """Modules of this package that a module names in an import, anywhere in it; `__init__` is the package itself."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "llsvm":
+                yield resolve(parts[1:])
+
+
+def resolve(parts):
+    """The module among llsvm.a.b.c: the longest beginning that is one, compiled ones included."""
+    if parts and is_compiled(parts[0]):
+        return parts[0]
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in MODULES:
+            return ".".join(parts[:end])
+    return "__init__"
+
+
+def is_compiled(name):
+    return any(path.stem == name for path in KERNELS)
+
+
+def test_the_modules_are_found():
+    assert {"core", "train", "solvers", "solvers.dual_cd", "cli"} <= set(MODULES)
+    assert {"_text", "_dual_cd"} <= {path.stem for path in KERNELS}
+    assert {"_dual_cd", "reader", "evaluate", "core"} <= set(imports("solvers.dual_cd"))
+
+
+@EVERY_MODULE
+def test_imports_go_downward_only(module):
+    above = {
+        name for name in imports(module)
+        if not is_compiled(name) and level(name) >= level(module) and not name.startswith(f"{module}.")
+    }  # fmt: skip
+    assert not above
+
+
+@EVERY_MODULE
+def test_a_compiled_module_is_imported_by_its_namesake_alone(module):
+    namesake = "_" + module.split(".")[-1]
+    assert {name for name in imports(module) if is_compiled(name)} <= {namesake}
+
+
+@pytest.mark.parametrize("kernel", [path.stem for path in KERNELS])
+def test_a_compiled_module_has_a_namesake_that_imports_it(kernel):
+    assert any(kernel in imports(module) for module in MODULES if f"_{module.split('.')[-1]}" == kernel)
+
+
+@EVERY_MODULE
+def test_solvers_are_chosen_in_the_table_alone(module):
+    assert "solver ==" not in MODULES[module].read_text()
+
+
+@EVERY_MODULE
+def test_functions_are_short(module):
+    functions = [node for node in ast.walk(tree(module)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    lengths = {function.name: function.end_lineno - function.lineno + 1 for function in functions}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+@EVERY_MODULE
+def test_a_module_says_what_it_is(module):
+    assert ast.get_docstring(tree(module))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.stem)
+def test_a_kernel_says_what_it_is(kernel):
+    assert kernel.read_text().startswith('"""')
+
+
+@pytest.mark.parametrize("error, code", [
+    (core.LlsvmError, 1), (core.DataError, 1), (core.UsageError, 2), (core.Interrupted, 130),
+])  # fmt: skip
+def test_an_error_has_a_message_a_hint_and_an_exit_code(error, code):
+    raised = error("what is wrong", "what to do")
+    assert isinstance(raised, core.LlsvmError)
+    assert (str(raised), raised.message, raised.hint, raised.exit_code) == (*["what is wrong"] * 2, "what to do", code)
+
+
+@pytest.mark.parametrize("primal, dual, gap, relative", [
+    (2.0, 1.5, 0.5, 0.25),
+    (2.0, 2.0 + 1e-15, 0.0, 0.0),
+    (0.0, 0.0, 0.0, 0.0),
+])  # fmt: skip
+def test_a_certificate_knows_its_gap(primal, dual, gap, relative):
+    certificate = core.Certificate(primal, dual)
+    assert (certificate.gap, certificate.relative_gap) == (gap, relative)
+
+
+def test_statistics_can_be_written_as_json():
+    stats = core.PassStats(3, visits=10, certified=True, primal=2.0, dual=1.0, gap=0.5)
+    assert json.loads(json.dumps(stats.as_dict())) == {**stats.as_dict()}
+    assert stats.as_dict()["number"] == 3

@@ -1,0 +1,233 @@
+"""Half a million rows with memory for a tenth of them: certified, in few passes, within the promised memory."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from llsvm.memory import promised
+
+ROOT = Path(__file__).parents[1]
+N_ROWS, N_FEATURES = 500_000, 47_236
+MB = 1 << 20
+# A process starts with the peak of the one that started it, so a small one stands between this one and the command.
+LAUNCH = """if True:
+    import os, subprocess, sys
+    ballast = bytearray(int(sys.argv[1]))
+    ballast[::1024] = bytes(1) * len(ballast[::1024])
+    process = subprocess.Popen(sys.argv[2:])
+    _, status, usage = os.wait4(process.pid, 0)
+    print("peak", usage.ru_maxrss * 1024, file=sys.stderr)
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+class Measured(NamedTuple):
+    stdout: str
+    stderr: str
+    peak: int
+
+
+@pytest.fixture(scope="module")
+def measure(folder, run_in):
+    """Runs a command that must succeed; returns what it printed and the largest size it had, in bytes."""
+
+    def run_measured(*command, ballast=0):
+        finished = run_in(folder, sys.executable, "-c", LAUNCH, ballast, *command, timeout=300)
+        assert finished.returncode == 0, finished.stderr
+        return Measured(finished.stdout, finished.stderr, int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]))
+
+    return run_measured
+
+
+# --- the data: rows as text, sorted by class, and as a matrix
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A place for a gigabyte, removed at the end."""
+    path = tmp_path_factory.mktemp("large")
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def lines(folder, run_in):
+    script = ROOT / "scripts" / "make_data.py"
+    assert run_in(folder, sys.executable, script, "text", "shuffled.txt", "--rows", N_ROWS).returncode == 0
+    with open(folder / "shuffled.txt", "rb") as file:
+        return file.readlines()
+
+
+@pytest.fixture(scope="module")
+def texts(folder, lines):
+    with open(folder / "sorted.txt", "wb") as file:
+        for sign in (b"-", b"+"):
+            file.writelines(line for line in lines if line.startswith(sign))
+    return {name: f"{name}.txt" for name in ("shuffled", "sorted")}
+
+
+def digits(text, start, stop):
+    """The numbers written in text[start:stop], for arrays of starts and stops."""
+    numbers = np.zeros(len(start), np.int64)
+    for k in range((stop - start).max(initial=0)):
+        inside = np.flatnonzero(start + k < stop)
+        numbers[inside] = 10 * numbers[inside] + text[start[inside] + k] - ord("0")
+    return numbers
+
+
+def parse(text):
+    """(labels, row lengths, ids, values) of lines like `+1 7:0.25 9:0.5`, values from 0 to 1."""
+    text = np.frombuffer(text, np.uint8)
+    colons, blanks = np.flatnonzero(text == ord(":")), np.flatnonzero(text <= ord(" "))
+    ends = np.flatnonzero(text == ord("\n"))
+    behind = np.searchsorted(blanks, colons)
+    start, stop = blanks[behind - 1] + 1, blanks[behind]
+    fraction = np.minimum(colons + 3, stop)
+    values = text[colons + 1] - 48.0 + digits(text, fraction, stop) / 10.0 ** (stop - fraction)
+    labels = np.where(text[np.concatenate([[0], ends[:-1] + 1])] == ord("+"), 1.0, -1.0)
+    return labels, np.diff(np.searchsorted(colons, ends), prepend=0), digits(text, start, colons), values
+
+
+@pytest.fixture(scope="module")
+def rows(lines):
+    """(X, y), read without llsvm."""
+    batches = [parse(b"".join(lines[start : start + 20_000])) for start in range(0, len(lines), 20_000)]
+    y, lengths, ids, values = map(np.concatenate, zip(*batches, strict=True))
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return scipy.sparse.csr_matrix((values, ids.astype(np.int32) - 1, indptr), (len(y), N_FEATURES)), y
+
+
+def weights(path):
+    """w of a model without bias, such that positive scores mean +1."""
+    lines = path.read_text().splitlines()
+    header = dict(line.split(" ", 1) for line in lines[:5])
+    w = np.zeros(N_FEATURES)
+    w[: int(header["nr_feature"])] = [float(line) for line in lines[6 : 6 + int(header["nr_feature"])]]
+    return w if header["label"] == "1 -1" else -w
+
+
+def primal(path, rows, power=1):
+    X, y = rows
+    w = weights(path)
+    return 0.5 * w @ w + (np.maximum(0, 1 - y * (X @ w)) ** power).sum()
+
+
+def read_log(path):
+    start, *passes, end = map(json.loads, path.read_text().splitlines())
+    return start, passes, end
+
+
+# --- what a tenth of the memory must be enough for
+
+
+@pytest.fixture(scope="module")
+def tenth(rows):
+    """A tenth of the decoded data: 8 bytes a nonzero, 44 a row."""
+    return (8 * rows[0].nnz + 44 * N_ROWS) // 10
+
+
+@pytest.fixture(scope="module", params=["shuffled", "sorted"])
+def split(request, measure, texts):
+    """(name of the block set, what splitting it took)"""
+    return f"{request.param}.txt.blocks", measure("llsvm-split", "-m", 40, "--memory", "300M", texts[request.param])
+
+
+@pytest.fixture(scope="module")
+def shuffled(measure, texts):
+    measure("llsvm-split", "-m", 40, "-o", "set", texts["shuffled"])
+    return "set"
+
+
+def test_splitting_stays_within_its_memory(split):
+    assert split[1].peak < promised(300 * MB)
+
+
+def test_splitting_stays_within_a_smaller_memory(measure, texts):
+    assert measure("llsvm-split", "-o", "small", "--memory", "80M", texts["shuffled"]).peak < promised(80 * MB)
+
+
+def test_a_tenth_of_the_memory_certifies_in_ten_passes(measure, folder, split, tenth, rows):
+    name, _ = split
+    measured = measure("llsvm-train", "-c", 1, "--memory", tenth, "--log", "log", name, "model")
+    start, passes, end = read_log(folder / "log")
+    assert (start["data"], start["rows"], start["nonzeros"]) == ("on disk", N_ROWS, rows[0].nnz)
+    assert end["reason"] == "converged" and end["gap"] <= 1e-3
+    assert len(passes) <= 10
+    assert end["bytes_read"] <= 10 * sum(path.stat().st_size for path in (folder / name).glob("block-*"))
+    assert {entry["visits"] for entry in passes} == {N_ROWS}
+    assert measured.peak < promised(tenth)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, power",
+    [
+        (["-s", "dual-l2"], 2),
+        (["-s", "block", "--max-passes", 2], 1),
+        (["-e", 1e-7, "--max-passes", 2], 1),  # dual variables in float64: too many for this memory, so on disk
+    ],
+    ids=["dual-l2", "block", "alphas on disk"],
+)
+def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, power):
+    measured = measure("llsvm-train", *options, "--memory", tenth, "--log", "log", shuffled, "model")
+    start, _, end = read_log(folder / "log")
+    assert start["data"] == "on disk"
+    assert measured.peak < promised(tenth)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows, power), rel=1e-6)
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_text_larger_than_memory_is_trained_on_through_a_temporary_set(measure, folder, texts, tenth, rows):
+    measured = measure("llsvm-train", "--memory", tenth, "--log", "log", texts["sorted"], "model")
+    start, passes, end = read_log(folder / "log")
+    assert start["data"] == "on disk"
+    assert end["gap"] <= 1e-3 and len(passes) <= 10
+    assert measured.peak < promised(tenth)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows), rel=1e-6)
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_data_that_just_fits_is_loaded_and_still_within_the_promise(measure, folder, shuffled, tenth, rows):
+    memory = 12 * tenth + 80 * MB
+    measured = measure("llsvm-train", "--memory", memory, "--log", "log", shuffled, "model")
+    start, _, end = read_log(folder / "log")
+    assert start["data"] == "in memory"
+    assert end["gap"] <= 1e-3
+    assert measured.peak < promised(memory)
+
+
+def test_the_peak_that_is_told_is_that_of_the_process_itself(measure, folder, shuffled, tenth):
+    """Also where a large process, such as a notebook, starts it."""
+    command = ["llsvm-train", "--memory", tenth, "--max-passes", 1, "--log", "log", shuffled, "model"]
+    measured = measure(*command)
+    assert read_log(folder / "log")[2]["peak_memory"] == pytest.approx(measured.peak, rel=0.1)
+    measure(*command, ballast=300 * MB)
+    assert read_log(folder / "log")[2]["peak_memory"] < promised(tenth)
+
+
+# --- prediction
+
+
+def test_predict_takes_no_more_memory_for_a_longer_file(measure, folder, lines, rows):
+    w = np.random.default_rng(1).standard_normal(N_FEATURES)
+    header = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 47236\nbias -1\nw\n"
+    (folder / "ready.model").write_text(header + "".join(f"{weight:.17g} \n" for weight in w))
+    X, y = rows
+    peaks = []
+    for n_rows in (40_000, 160_000):
+        (folder / "test.txt").write_bytes(b"".join(lines[:n_rows]))
+        measured = measure("llsvm-predict", "test.txt", "ready.model", "out")
+        expected = np.where(X[:n_rows] @ w > 0, 1, -1)
+        correct = (expected == y[:n_rows]).sum()
+        assert measured.stdout == f"Accuracy = {100 * correct / n_rows:g}% ({correct}/{n_rows})\n"
+        np.testing.assert_array_equal(np.loadtxt(folder / "out", int), expected)
+        peaks.append(measured.peak)
+    assert (folder / "test.txt").stat().st_size > 80e6
+    assert peaks[1] < peaks[0] + 4 * MB

@@ -1,0 +1,232 @@
+"""Ctrl-C and kill at every stage: what is said, what is left, which code comes back.
+
+A training that logs to a named pipe can be held: as long as the pipe is full, no pass ends. So the signals arrive
+where they are meant to, however fast or slow the machine is.
+"""
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+N_FEATURES = 300
+PATIENCE = 60
+EXIT_CODE = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.fixture(autouse=True)
+def interrupts_are_not_ignored():
+    """A shell that starts pytest in the background makes it, and its children, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def make_rows(n_rows):
+    """Labels by chance: nothing to learn, so many passes to learn it exactly."""
+    rng = np.random.default_rng(1)
+    X = (rng.random((n_rows, N_FEATURES)) < 0.07).astype(float)
+    return X, np.where(rng.random(n_rows) < 0.5, 1, -1)
+
+
+ROWS = make_rows(3000)
+
+
+def as_text(X, y):
+    pairs = (" ".join(f"{j + 1}:1" for j in np.flatnonzero(row)) for row in X)
+    return "".join(f"{label} {features}\n" for label, features in zip(y, pairs, strict=True))
+
+
+def primal(path):
+    """The objective of a model at C = 1, by NumPy; the model has no bias."""
+    lines = path.read_text().splitlines()
+    header = dict(line.split(" ", 1) for line in lines[:5])
+    w = np.zeros(N_FEATURES)
+    w[: int(header["nr_feature"])] = [float(line) for line in lines[6 : 6 + int(header["nr_feature"])]]
+    X, y = ROWS
+    sign = 1 if header["label"].split()[0] == "1" else -1
+    return 0.5 * w @ w + np.maximum(0, 1 - sign * y * (X @ w)).sum()
+
+
+def names(folder):
+    """Everything below, hidden or not."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+class Valve:
+    """A named pipe to log into: while it is shut, whoever writes into it waits."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, 4096)
+        self._seen = b""
+
+    def await_pass(self):
+        while b'"pass"' not in self._seen:
+            assert select.select([self._reader], [], [], PATIENCE)[0], "no pass has ended"
+            self._seen += os.read(self._reader, 4096)
+
+    def shut(self):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(self._writer, b"\n")
+
+    def open(self):
+        """Lets everything flow until the other end is closed; returns the events logged."""
+        os.close(self._writer)
+        os.set_blocking(self._reader, True)
+        while part := os.read(self._reader, 65536):
+            self._seen += part
+        os.close(self._reader)
+        return [json.loads(line) for line in self._seen.split(b"\n") if line]
+
+
+class Training:
+    """A running llsvm-train, held at the end of a pass."""
+
+    def __init__(self, process, valve):
+        self.process, self.valve = process, valve
+        valve.await_pass()
+        valve.shut()
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def read_until(self, word):
+        """The line of stderr that contains the word."""
+        for line in self.process.stderr:
+            if word in line:
+                return line
+        raise AssertionError(f"{word} was never said")
+
+    def end(self):
+        """(exit code, the rest of stderr, events logged)"""
+        events = self.valve.open()
+        rest = self.process.stderr.read()
+        return self.process.wait(PATIENCE), rest, events
+
+
+@pytest.fixture(params=["in memory", "on disk"])
+def training(request, tmp_path, spawn_in):
+    (tmp_path / "data.txt").write_text(as_text(*ROWS))
+    memory = "1G" if request.param == "in memory" else "300K"
+    command = ["llsvm-train", "-e", "1e-12", "--max-passes", "1000000000", "--memory", memory, "--log", "log"]
+    valve = Valve(tmp_path / "log")
+    with spawn_in(tmp_path, *command, "data.txt", "model", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                  stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
+        assert f"data {request.param}" in process.stderr.readline()
+        yield Training(process, valve)
+        process.kill()
+
+
+def test_ctrl_c_is_answered_at_once_and_the_model_so_far_is_written(training, tmp_path, run):
+    training.interrupt()
+    training.read_until("interrupted")
+    assert not (tmp_path / "model").exists()
+    code, rest, events = training.end()
+    assert code == 130
+    assert "Traceback" not in rest and rest.count("\npass ") <= 1
+    assert names(tmp_path) == {"data.txt", "log", "model", "tmp"}
+    facts = json.loads(run("llsvm", "info", "model", "--json").stdout)
+    certificate = facts["certificate"]
+    assert certificate["reason"] == events[-1]["reason"] == "interrupted"
+    assert certificate["primal"] == pytest.approx(primal(tmp_path / "model"), rel=1e-9)
+    assert certificate["relative_gap"] == pytest.approx(1 - certificate["dual"] / certificate["primal"])
+    assert 1e-12 < certificate["relative_gap"] < 1
+    assert [event["number"] for event in events[1:-1]] == list(range(1, events[-1]["number"] + 1))
+    assert run("llsvm-predict", "data.txt", "model", "out").returncode == 0
+
+
+def test_ctrl_c_twice_ends_at_once_without_a_model(training, tmp_path):
+    training.interrupt()
+    training.read_until("interrupted")
+    training.interrupt()
+    code, rest, events = training.end()
+    assert code == 130
+    assert "no model" in rest and "Traceback" not in rest and "Exception ignored" not in rest
+    assert names(tmp_path) == {"data.txt", "log", "tmp"}
+    assert events[-1]["event"] == "pass"
+
+
+def test_a_kill_ends_training_without_a_model(training, tmp_path):
+    training.process.terminate()
+    code, rest, _ = training.end()
+    assert code == 143
+    assert "Traceback" not in rest and "Exception ignored" not in rest
+    assert names(tmp_path) == {"data.txt", "log", "tmp"}
+
+
+def test_the_model_that_was_there_survives_two_interrupts(training, tmp_path):
+    (tmp_path / "model").write_text("solver_type of an earlier day\n")
+    training.interrupt()
+    training.read_until("interrupted")
+    training.interrupt()
+    training.end()
+    assert (tmp_path / "model").read_text() == "solver_type of an earlier day\n"
+
+
+# --- while text is read
+
+TEXT = as_text(*ROWS).encode()
+MODEL = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n0.5 \n"
+READERS = {
+    "train in memory": ["llsvm-train", "-", "model"],
+    "train on disk": ["llsvm-train", "--memory", "500K", "-", "model"],
+    "split": ["llsvm-split", "-", "-o", "new.blocks"],
+    "predict": ["llsvm-predict", "-", "ready.model", "out"],
+}
+
+
+@pytest.fixture
+def start_reading(tmp_path, spawn_in):
+    """Starts a command that is in the midst of reading a standard input that does not end."""
+    running = []
+
+    def start(reader):
+        (tmp_path / "ready.model").write_text(MODEL)
+        process = spawn_in(tmp_path, *READERS[reader], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
+        running.append(process)
+        # A pipe holds 64 KB: once all of this is written, most of it has been read.
+        process.stdin.write(TEXT * 8)
+        while reader == "train on disk" and not any((tmp_path / "tmp").rglob("block-*")):
+            process.stdin.write(TEXT)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", EXIT_CODE, ids=lambda number: number.name)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_signal_while_reading_leaves_nothing(start_reading, tmp_path, reader, number):
+    process = start_reading(reader)
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == EXIT_CODE[number]
+    stderr = process.stderr.read().decode()
+    assert "Traceback" not in stderr and "Exception ignored" not in stderr
+    assert ("interrupted" in stderr) == (number == signal.SIGINT)
+    assert process.stdout.read() == b""
+    assert names(tmp_path) == {"ready.model", "tmp"}
+
+
+@pytest.mark.parametrize("reader", ["train in memory", "split", "predict"])
+def test_what_a_killed_process_left_is_removed_by_the_next(start_reading, tmp_path, run, reader):
+    process = start_reading(reader)
+    process.kill()
+    process.wait(PATIENCE)
+    assert any(name.startswith(".") for name in names(tmp_path))
+    assert run(*READERS[reader], stdin=TEXT).returncode == 0
+    assert not any(name.startswith(".") for name in names(tmp_path))

@@ -1,0 +1,257 @@
+"""What every solver of the table owes: a certificate that holds, steady progress, every row once a pass, one answer."""
+
+import os
+import re
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse
+from conftest import Rows, make_rows, objective, split, write_text
+from liblinear.liblinearutil import solver_names
+
+from llsvm import solvers
+from llsvm.core import UsageError
+from llsvm.memory import parse_size
+from llsvm.solvers import SOLVERS, dual_cd
+
+TOLERANCE = 1e-3
+LARGE = 1 << 30
+CASES = [
+    pytest.param(name, place, id=f"{name}-{place}")
+    for name, solver in SOLVERS.items()
+    for place in (["memory"] if solver.in_memory else []) + ["disk"]
+]
+EVERY_CASE = pytest.mark.parametrize("solver, place", CASES)
+EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """500 rows, as text and as a set of 20 blocks."""
+    made = make_rows(500)
+    text = write_text(tmp_path_factory.mktemp("rows") / "rows.txt", made.X, made.y)
+    return made._replace(text=text, blocks=split(text, 20))
+
+
+@pytest.fixture
+def solve(rows, fit):
+    """solve(solver, place): trains on the rows with memory for all of them, or for little more than two blocks."""
+
+    def solve_rows(solver, place, path=None, **options):
+        defaults = {"bias": 1.0, "tolerance": TOLERANCE, "memory": rows.X.nnz * 8 // 3 if place == "disk" else LARGE}
+        fitted = fit(path or rows.blocks, solver=solver, **{**defaults, **options})
+        assert fitted.streamed == (place == "disk")
+        return fitted
+
+    return solve_rows
+
+
+def primal(rows, fitted, solver, **terms):
+    return objective(rows.X, rows.y, fitted.model, squared=SOLVERS[solver].squared_loss, **terms)
+
+
+# The table
+
+
+@EVERY_SOLVER
+def test_a_solver_is_found_by_name_and_by_liblinears_number(solver):
+    entry = SOLVERS[solver]
+    assert solvers.find(solver) is entry
+    assert entry.number is None or solvers.find(str(entry.number)) is entry
+
+
+@EVERY_SOLVER
+def test_model_files_name_a_solver_that_liblinear_knows(solver):
+    entry = SOLVERS[solver]
+    number = getattr(solver_names, entry.header)
+    assert entry.number in (None, number)
+
+
+@pytest.mark.parametrize("name", ["None", "", "Dual", "99"])
+def test_an_unknown_solver_is_refused_with_a_list_of_the_known(name):
+    with pytest.raises(UsageError) as refusal:
+        solvers.find(name)
+    assert all(solver in refusal.value.hint for solver in SOLVERS)
+
+
+# The contract
+
+
+@EVERY_CASE
+def test_the_gap_certifies(rows, solve, solver, place):
+    fitted = solve(solver, place)
+    certificate = fitted.outcome.certificate
+    assert fitted.outcome.reason == "converged"
+    assert 0 <= certificate.primal - certificate.dual <= TOLERANCE * certificate.primal
+    assert primal(rows, fitted, solver) == pytest.approx(certificate.primal, rel=1e-9)
+
+
+@EVERY_CASE
+def test_the_dual_never_decreases(solve, solver, place):
+    fitted = solve(solver, place, C=10.0)
+    duals = np.array([0.0, *(stats.dual for stats in fitted.passes), fitted.outcome.certificate.dual])
+    assert len(duals) > 4
+    assert (np.diff(duals) >= -1e-12 * duals[1:]).all()
+
+
+@EVERY_CASE
+def test_the_certified_primal_never_rises(solve, solver, place):
+    passes = solve(solver, place).passes
+    primals = np.array([stats.primal for stats in passes if stats.certified])
+    assert len(primals) > 1
+    assert (np.diff(primals) <= 0).all()
+
+
+@EVERY_CASE
+@pytest.mark.parametrize("n_passes", [1, 2, 5])
+def test_the_objective_never_rises_above_its_start(rows, tmp_path, fit, solver, place, n_passes):
+    """At w = 0 every loss is C. Labels that say nothing and a large C make early steps go far astray."""
+    X, y = rows.X * 4, np.where(np.random.default_rng(5).random(len(rows.y)) < 0.5, 1, -1)
+    path = split(write_text(tmp_path / "noise.txt", X, y), 20)
+    fitted = fit(path, solver=solver, C=100.0, max_passes=n_passes, tolerance=1e-9,
+                 memory=X.nnz * 8 // 3 if place == "disk" else LARGE)  # fmt: skip
+    assert len(fitted.passes) == n_passes
+    assert primal(Rows(X, y), fitted, solver, C=100.0) <= 100.0 * len(y)
+
+
+@EVERY_SOLVER
+def test_every_row_is_visited_once_a_pass(rows, solve, solver):
+    passes = solve(solver, "disk").passes
+    assert [stats.visits for stats in passes] == [len(rows.y)] * len(passes)
+
+
+@EVERY_SOLVER
+def test_every_byte_is_read_once_a_pass(rows, solve, solver):
+    n_bytes = sum(os.path.getsize(f"{rows.blocks}/{name}") for name in os.listdir(rows.blocks) if name.endswith(".llb"))
+    passes = solve(solver, "disk").passes
+    assert [stats.bytes_read for stats in passes] == [n_bytes * stats.number for stats in passes]
+
+
+@pytest.mark.parametrize("solver", [name for name, entry in SOLVERS.items()
+                                    if entry.streaming.__module__ == dual_cd.__name__])  # fmt: skip
+def test_the_rows_visited_in_a_pass_are_all_different(rows, solve, monkeypatch, solver):
+    """Seen from the kernel's side: which rows (chunk, place) it is given as new ones, pass by pass."""
+    seen = []
+
+    def sweep(table, order, active, count_from, *others):
+        slots = np.sort(order[:active])
+        seen.extend(map(tuple, table[slots[slots >= count_from]][["chunk", "place"]].tolist()))
+        return kernel.sweep(table, order, active, count_from, *others)
+
+    kernel = dual_cd._dual_cd
+    monkeypatch.setattr(dual_cd, "_dual_cd", SimpleNamespace(shuffle=kernel.shuffle, sweep=sweep))
+    n_passes = len(solve(solver, "disk").passes)
+    visits = [Counter(seen[start : start + len(rows.y)]) for start in range(0, len(seen), len(rows.y))]
+    assert len(visits) == n_passes > 1
+    assert all(len(counts) == len(rows.y) for counts in visits)
+
+
+def weight_bytes(path):
+    """A model file up to our own line, which holds times."""
+    with open(path, "rb") as file:
+        return file.read().split(b"\nllsvm ")[0]
+
+
+@EVERY_CASE
+def test_the_same_seed_gives_the_same_model(solve, solver, place):
+    first, again, other = (solve(solver, place, seed=seed) for seed in (1, 1, 2))
+    assert weight_bytes(first.path) == weight_bytes(again.path)
+    assert first.outcome.certificate == again.outcome.certificate
+    assert weight_bytes(first.path) != weight_bytes(other.path)
+
+
+@EVERY_CASE
+def test_the_number_of_threads_does_not_change_the_model(solve, solver, place):
+    one, several = (solve(solver, place, threads=threads) for threads in (1, 3))
+    assert weight_bytes(one.path) == weight_bytes(several.path)
+
+
+@EVERY_CASE
+def test_blocks_sorted_input_and_threads_do_not_change_the_answer_beyond_the_gap(tmp_path, fit, solver, place):
+    rows = make_rows(1000)
+    text = write_text(tmp_path / "rows.txt", rows.X, rows.y)
+    ordered = np.argsort(rows.y, kind="stable")
+    in_order = write_text(tmp_path / "sorted.txt", rows.X[ordered], rows.y[ordered])
+    sets = [split(text, n_blocks) for n_blocks in (1, 7, 40)]
+    sets += [split(in_order, 20), split(text, 20, threads=3), split(text, 21, seed=9)]
+    # From disk, three quarters of the rows: enough for two chunks of 64 KB, or, where whole blocks are needed, for all.
+    memory = rows.X.nnz * 6 if place == "disk" and SOLVERS[solver].in_memory else LARGE
+    runs = [fit(path, solver=solver, bias=1.0, tolerance=TOLERANCE, memory=memory) for path in sets]
+    assert {fitted.streamed for fitted in runs} == {place == "disk"}
+    primals = np.array([primal(rows, fitted, solver) for fitted in runs])
+    duals = np.array([fitted.outcome.certificate.dual for fitted in runs])
+    assert primals.max() <= primals.min() * (1 + 1.01 * TOLERANCE)
+    assert duals.max() <= primals.min()
+
+
+# Block minimisation
+
+INNER = pytest.mark.parametrize("inner", [1, 10, 0], ids=["1", "10", "auto"])
+
+
+@INNER
+@EVERY_SOLVER
+def test_inner_sweeps_do_not_change_the_answer(rows, solve, solver, inner):
+    if not SOLVERS[solver].has_inner:
+        with pytest.raises(UsageError):
+            solve(solver, "disk", inner=inner)
+        return
+    best = solve("dual", "memory", tolerance=1e-6)
+    fitted = solve(solver, "disk", inner=inner)
+    assert primal(rows, fitted, solver) <= primal(rows, best, "dual") * (1 + 1.01 * TOLERANCE)
+    assert [stats.visits for stats in fitted.passes] == [len(rows.y)] * len(fitted.passes)
+
+
+def test_more_inner_sweeps_do_more_in_a_pass(solve):
+    runs = [solve("block", "disk", inner=inner, max_passes=1, tolerance=1e-9) for inner in (1, 10, 0)]
+    once, often, until_solved = (fitted.outcome.certificate.dual for fitted in runs)
+    assert once < often
+    assert once < until_solved
+
+
+# Budgets that are too small
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """4,000 rows of 60 nonzeros with 40,000 features, whose weights take more than a megabyte."""
+    rng, n_rows, n_features = np.random.default_rng(1), 4000, 40_000
+    indices = np.concatenate([np.sort((10 * row + 659 * np.arange(60)) % n_features) for row in range(n_rows)])
+    X = scipy.sparse.csr_matrix((rng.integers(6, 17, len(indices)) / 64, indices, np.arange(n_rows + 1) * 60))
+    y = np.where(rng.random(n_rows) < 0.5, 1, -1)
+    return Rows(X, y, text=write_text(tmp_path_factory.mktemp("wide") / "wide.txt", X, y))
+
+
+@pytest.fixture(scope="module", params=[1, 16, None], ids=["1 block", "16 blocks", "text"])
+def wide_path(wide, request):
+    return split(wide.text, request.param) if request.param else wide.text
+
+
+def memory_asked_for(refusal):
+    return parse_size(re.search(r"--memory (\S+) (would do|is needed)", refusal.value.hint)[1])
+
+
+def assert_trains(fit, rows, path, solver, memory):
+    fitted = fit(path, solver=solver, memory=memory)
+    assert fitted.outcome.reason == "converged"
+    assert primal(rows, fitted, solver) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-9)
+
+
+@EVERY_SOLVER
+def test_the_memory_asked_for_where_w_does_not_fit_is_enough(wide, wide_path, fit, solver):
+    with pytest.raises(UsageError, match="too small") as refusal:
+        fit(wide_path, solver=solver, memory=1 << 20)
+    assert_trains(fit, wide, wide_path, solver, memory_asked_for(refusal))
+
+
+@EVERY_SOLVER
+def test_the_memory_asked_for_where_no_chunk_fits_is_enough(tmp_path, fit, solver):
+    """w and its copies take 0.96 MB, and each row, a chunk of its own, 0.24 MB."""
+    y = np.array([1, -1, 1, -1, 1, -1])
+    X = scipy.sparse.csr_matrix(y[:, None] * np.random.default_rng(1).integers(1, 9, (6, 30_000)) / 256)
+    path = split(write_text(tmp_path / "long.txt", X, y), 1)
+    with pytest.raises(UsageError, match="too small: the weights of 30000 features") as refusal:
+        fit(path, solver=solver, memory=1_000_000)
+    assert_trains(fit, Rows(X, y), path, solver, memory_asked_for(refusal))
