@@ -707,7 +707,8 @@ def test_three_classes_are_refused_by_name(refuse, here):
 def test_values_beyond_float32_need_float64(run, refuse, here):
     (here / "bad.txt").write_text("1 1:1e39\n-1 1:-1e39\n")
     refuse("llsvm-train", "bad.txt", "new", says=["bad.txt:1:5: ", "float32", "hint: ", "--precision"])
-    assert run("llsvm-train", "--precision", "float64", "bad.txt", "new").returncode == 0
+    refuse("llsvm-train", "--precision", "float64", "bad.txt", "new", says=["longer than 3.4e38", "hint: scale"])
+    assert run("llsvm-split", "--precision", "float64", "bad.txt").returncode == 0
 
 
 def test_predict_never_hints_at_an_option_it_lacks(run, here):

@@ -282,7 +282,7 @@ class Cached(Streaming):
         return max(smallest_group, int(GROUP_SHARE * rest))
 
     def _other_way(self) -> str:
-        return ", or a set split into smaller chunks (llsvm-split with a smaller --memory or a larger -m)"
+        return ", or a set split into more blocks (llsvm-split -m)"
 
     def _plan(self):
         """Groups of chunks that fill an arena, every chunk once a pass, for ever."""
