@@ -13,6 +13,7 @@ build: .venv/built
 
 .venv/built: .venv/bin/python $(SOURCES)
 	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m compileall -q llsvm
 	touch $@
 
 .venv/tested: .venv/built

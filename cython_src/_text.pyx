@@ -187,6 +187,8 @@ cdef inline int label_code(
             slots[hashed & mask] = code
             tokens[code, 0] = start
             tokens[code, 1] = length
+            tokens[code, 2] = 0
+            tokens[code, 3] = <int64_t>(hashed & mask)
             n_labels[0] += 1
             return code
         if tokens[code, 1] == length and memcmp(text + tokens[code, 0], text + start, length) == 0:
@@ -240,6 +242,7 @@ cdef int scan_lines(
             if code < 0:
                 return TOO_MANY_LABELS
         codes[rows] = <uint16_t>code
+        tokens[code, 2] += 1
         row_start = nnz
         ascending = True
         last = -1
@@ -286,6 +289,7 @@ cdef int scan_lines(
             nnz += 1
             if id <= last:
                 ascending = False
+                counts[3] = max(counts[3], last)
             last = id
         if not ascending:
             fault = sort_row(&ids[row_start], &values[row_start], nnz - row_start)
@@ -294,6 +298,7 @@ cdef int scan_lines(
         p += 1
         rows += 1
         lines += 1
+        counts[3] = max(counts[3], last)
         ends[rows] = nnz
         counts[0] = rows
         counts[1] = lines
@@ -307,19 +312,25 @@ def scan(
 ):
     """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
 
-    ids hold 1-based numbers. tokens[c] = (start, length) in text. slots must come filled with -1.
-    Returns (fault, position of the fault, rows, lines, labels); rows before a fault are complete.
+    ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
+    must be filled with -1, and is again at the end.
+    Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
     """
-    cdef int64_t[3] counts
-    cdef int64_t where = 0
+    cdef int64_t[4] counts
+    cdef int64_t where = 0, code
     cdef int fault = OK
-    counts[:] = [0, 0, 0]
+    counts[:] = [0, 0, 0, 0]
     ends[0] = 0
     if text.shape[0]:
         with nogil:
             fault = scan_lines(
                 &text[0], text.shape[0], zero_based, ids, values, ends, codes, tokens, slots, counts, &where)
-    return fault, where, counts[0], counts[1], counts[2]
+            if fault:
+                slots[:] = -1
+            else:
+                for code in range(counts[2]):
+                    slots[tokens[code, 3]] = -1
+    return fault, where, counts[0], counts[1], counts[2], counts[3]
 
 
 cdef inline uint64_t slot_of(int64_t id) noexcept nogil:

@@ -26,6 +26,8 @@ MAX_BLOCKS = 4096
 CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
 OPEN_CHUNKS = 128 * MB
 OPEN_FILES = 256
+# Chunks that wait to be encoded beyond one a thread, and chunks' worth of memory set aside for all that.
+ENCODING_AHEAD, IN_FLIGHT = 4, 16
 # Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
 LEVEL = -1
 
@@ -97,7 +99,8 @@ class Writer:
         check_target(self.path, force)
         self._seed, self._dtype, self._force = seed, np.dtype(dtype), force
         self._nonzero_bytes = 4 + self._dtype.itemsize
-        self._largest = min(LARGEST_CHUNK, max(SMALLEST_CHUNK // 4, min(OPEN_CHUNKS, memory // 3) // n_blocks))
+        share = min(OPEN_CHUNKS, memory // 3) // (n_blocks + IN_FLIGHT)
+        self._largest = min(LARGEST_CHUNK, max(SMALLEST_CHUNK // 4, share))
         self._open = [_Chunk(0, 0, self._dtype) for _ in range(n_blocks)]
         self._addresses, self._sizes = np.zeros((n_blocks, 4), np.uint64), np.zeros((n_blocks, 4), np.int64)
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
@@ -153,7 +156,7 @@ class Writer:
             future = self._pool.submit(self._encode, self._open[number], rows, nonzeros)
             self._encoding.append((number, rows, nonzeros, self._open[number], future))
         self._sizes[number] = 0
-        while len(self._encoding) > self._threads + 1:
+        while len(self._encoding) > self._threads + ENCODING_AHEAD:
             self._write_oldest()
 
     def _encode(self, chunk: _Chunk, rows: int, nonzeros: int) -> tuple[bytes, float]:

@@ -76,11 +76,20 @@ class Raw(io.RawIOBase):
             except OSError as error:
                 raise LlsvmError(f"{self.name}: {error.strerror}") from None
         if self._digest:
-            if len(self._hashed) == 8:
-                self._hashed.popleft().result()
-            self._hashed.append(self._hashing.submit(self._digest.update, bytes(memoryview(buffer)[:count])))
+            self._hash(memoryview(buffer)[:count])
         self.position += count
         return count
+
+    def _hash(self, data) -> None:
+        """On a thread of its own, from one of a few copies that are used again and again."""
+        copy = bytearray()
+        if len(self._hashed) == 4:
+            done, copy = self._hashed.popleft()
+            done.result()
+        if len(copy) < len(data):
+            copy = bytearray(len(data))
+        copy[: len(data)] = data
+        self._hashed.append((self._hashing.submit(self._digest.update, memoryview(copy)[: len(data)]), copy))
 
     def front(self, count: int, until: bytes = b"") -> bytes:
         """The first bytes, without consuming them: `count` of them, or up to `until` or the end."""
@@ -190,7 +199,7 @@ class Piece:
     def __init__(self, size: int, zero_based: bool, dtype):
         self.zero_based, self.dtype = zero_based, np.dtype(dtype)
         self.text = bytearray(size)
-        self._tokens = np.empty((LABEL_LIMIT, 2), np.int64)
+        self._tokens = np.empty((LABEL_LIMIT, 4), np.int64)
         self._slots = np.full(1 << 17, -1, np.int32)
         self._allocate()
 
@@ -204,16 +213,16 @@ class Piece:
     def scan(self) -> Piece:
         if len(self.text) // 2 >= len(self._ids):
             self._allocate()
-        self.fault, self._where, self.n_rows, self.n_lines, n_labels = _text.scan(
+        self.fault, self._where, self.n_rows, self.n_lines, n_labels, self.largest_id = _text.scan(
             memoryview(self.text)[: self.size], self.zero_based, self._ids, self._values, self._ends, self._codes,
             self._tokens, self._slots,
         )
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
-        starts = self._tokens[:n_labels].tolist()
-        self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
-        self._slots.fill(-1)
+        tokens = self._tokens[:n_labels].tolist()
+        self.labels = [bytes(self.text[start : start + length]) for start, length, _, _ in tokens]
+        self.label_counts = [count for _, _, count, _ in tokens]
         return self
 
     def error(self, source: str, line: int) -> DataError:
@@ -327,12 +336,12 @@ class Labels:
 
     def encode(self, piece: Piece) -> np.ndarray:
         """The codes of this piece's rows in the whole table (uint16), counted."""
-        local = np.array([self._code(token) for token in piece.labels], np.uint16)
-        codes = local[piece.codes] if piece.n_rows else np.zeros(0, np.uint16)
-        counts = np.bincount(codes, minlength=len(self._names))
-        counts[: len(self.counts)] += self.counts
-        self.counts = counts
-        return codes
+        codes = [self._code(token) for token in piece.labels]
+        if len(self.counts) < len(self._names):
+            self.counts = np.append(self.counts, np.zeros(len(self._names) - len(self.counts), np.int64))
+        for code, count in zip(codes, piece.label_counts, strict=True):
+            self.counts[code] += count
+        return piece.codes if codes == list(range(len(codes))) else np.array(codes, np.uint16)[piece.codes]
 
     def _code(self, token: bytes) -> int:
         if token not in self._codes:
@@ -379,11 +388,10 @@ class FeatureMap:
     def n_bytes(self) -> int:
         return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, self._known))
 
-    def number(self, ids: np.ndarray) -> np.ndarray:
-        """int32 numbers of these ids; the array is valid until the next call."""
+    def number(self, ids: np.ndarray, largest: int) -> np.ndarray:
+        """int32 numbers of these ids, the largest of which is told; the array is valid until the next call."""
         if len(self._features) < len(ids):
             self._features = np.empty(len(ids), np.int32)
-        largest = int(ids.max(initial=0))
         if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
             self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()), -1)
         done = 0
@@ -420,7 +428,7 @@ def _enlarged(array: np.ndarray, size: int, fill: int) -> np.ndarray:
 def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1, **options):
     """Yields numbered Blocks in the order of the text, valid until the next is asked for."""
     for piece in scan_pieces(sources, threads, **options):
-        yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids), piece.values)
+        yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids, piece.largest_id), piece.values)
 
 
 def open_sources(paths, hashed: bool = True) -> list[Source]:

@@ -689,7 +689,7 @@ def assert_numbered(calls, **options) -> None:
     features, known = FeatureMap(**options), {}
     for ids in calls:
         expected = [known.setdefault(id, len(known)) for id in ids]
-        assert features.number(np.array(ids, np.int64)).tolist() == expected
+        assert features.number(np.array(ids, np.int64), max(ids, default=0)).tolist() == expected
         assert features.n_features == len(known)
     assert features.ids.tolist() == list(known)
 
@@ -729,6 +729,6 @@ def test_more_features_than_the_budget_holds_are_refused(largest):
     features, rng = FeatureMap(memory), np.random.default_rng(0)
     with pytest.raises(UsageError, match="--memory is too small") as refusal:
         for _ in range(1000):
-            features.number(rng.integers(1, largest, 1000))
+            features.number(rng.integers(1, largest, 1000), largest)
     assert features.n_bytes < memory
     assert "--memory" in refusal.value.hint
