@@ -21,7 +21,8 @@ from llsvm.core import DataError, Interrupted, LlsvmError, UsageError
 from llsvm.evaluate import Predictor
 from llsvm.files import Output
 from llsvm.report import Console, RunLog
-from llsvm.text import canonical_label, open_sources, scan_pieces
+from llsvm.sources import open_sources
+from llsvm.text import canonical_label, scan_pieces
 
 
 class StopRequest:

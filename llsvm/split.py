@@ -10,7 +10,8 @@ from llsvm.blockset import MAX_BLOCKS, Writer
 from llsvm.core import DataError, UsageError
 from llsvm.memory import format_size, working
 from llsvm.report import Console
-from llsvm.text import FeatureMap, Labels, open_sources, scan_blocks
+from llsvm.sources import open_sources
+from llsvm.text import FeatureMap, Labels, scan_blocks
 
 
 def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import hashlib
-import io
-import lzma
-import os
 import re
-import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from llsvm import _text
-from llsvm.core import Block, DataError, LlsvmError, UsageError
+from llsvm.core import Block, DataError, UsageError
 from llsvm.memory import enough, format_size
+from llsvm.sources import Raw, Source
 
 PIECE = 1 << 20
-SWELLING = 1 << 18  # decompressed bytes wanted at a time
+LINE_STEP = 1 << 14  # bytes read at a time to complete the last line of a piece
+NEWLINE = 10
 SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
@@ -44,155 +40,6 @@ FAULTS = {
 }
 
 
-class Raw(io.RawIOBase):
-    """The bytes of one input as they are on disk: counted, hashed if wanted, and with a pushed-back beginning."""
-
-    def __init__(self, path: str, hashed: bool = True):
-        self.name = "standard input" if path == "-" else path
-        try:
-            self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
-        except IsADirectoryError:
-            raise UsageError(f"{path} is a directory, not LIBSVM text") from None
-        except OSError as error:
-            raise LlsvmError(f"{self.name}: {error.strerror}") from None
-        regular = path != "-" and os.path.isfile(path)
-        self.size = os.path.getsize(path) if regular else None
-        self.position = 0
-        self._digest = hashlib.sha256() if hashed else None
-        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
-        self._hashed = deque()
-        self._front = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        if self._front:
-            count = min(len(buffer), len(self._front))
-            buffer[:count], self._front = self._front[:count], self._front[count:]
-        else:
-            try:
-                count = self._file.readinto(buffer) or 0
-            except OSError as error:
-                raise LlsvmError(f"{self.name}: {error.strerror}") from None
-        if self._digest:
-            self._hash(memoryview(buffer)[:count])
-        self.position += count
-        return count
-
-    def _hash(self, data) -> None:
-        """On a thread of its own, from one of a few copies that are used again and again."""
-        copy = bytearray()
-        if len(self._hashed) == 4:
-            done, copy = self._hashed.popleft()
-            done.result()
-        if len(copy) < len(data):
-            copy = bytearray(len(data))
-        copy[: len(data)] = data
-        self._hashed.append((self._hashing.submit(self._digest.update, memoryview(copy)[: len(data)]), copy))
-
-    def front(self, count: int, until: bytes = b"") -> bytes:
-        """The first bytes, without consuming them: `count` of them, or up to `until` or the end."""
-        while len(self._front) < count and not (until and until in self._front):
-            more = self._file.read(count - len(self._front))
-            if not more:
-                break
-            self._front += more
-        return self._front
-
-    @property
-    def digest(self) -> str:
-        return self._hashing.submit(self._digest.hexdigest).result()
-
-    def close(self) -> None:
-        self._hashing.shutdown()
-        self._file.close()
-        super().close()
-
-
-class _Frames(io.RawIOBase):
-    """Compressed frames one behind the other; unlike the libraries' own readers it notices what is cut or no frame.
-
-    Decodes bounded amounts at a time: bz2 and lzma let us say how much, zstd is fed little when it swells.
-    """
-
-    def __init__(self, raw, new):
-        self._raw, self._new = raw, new
-        self._frame, self._out, self._rest, self._step = None, b"", b"", 256
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        while not self._out:
-            if self._frame is not None and not getattr(self._frame, "needs_input", True):
-                data = b""
-            else:
-                data, self._rest = self._rest or self._raw.read(self._step), b""
-                if self._frame is None:
-                    data = data.lstrip(b"\0")
-                    if not data:
-                        if self._raw.peek(1):
-                            continue
-                        return 0
-                    self._frame = self._new()
-                elif not data:
-                    raise EOFError("the last frame is incomplete")
-            self._decode(data)
-        count = min(len(buffer), len(self._out))
-        buffer[:count], self._out = self._out[:count], self._out[count:]
-        return count
-
-    def _decode(self, data: bytes) -> None:
-        bounded = hasattr(self._frame, "needs_input")
-        self._out = self._frame.decompress(data, SWELLING) if bounded else self._frame.decompress(data)
-        if len(self._out) > SWELLING:
-            self._step = max(64, self._step // 4)
-        elif len(self._out) < SWELLING // 4:
-            self._step = min(1 << 17, 2 * self._step)
-        if self._frame.eof:
-            self._rest, self._frame = self._frame.unused_data, None
-
-
-def _zstd_frame():
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-
-
-FORMATS = {
-    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    b"BZh": ("bzip2", lambda raw: _Frames(raw, bz2.BZ2Decompressor)),
-    b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, lzma.LZMADecompressor)),
-    b"\x28\xb5\x2f\xfd": ("zstd", lambda raw: _Frames(raw, _zstd_frame)),
-}
-
-
-class Source:
-    """One input, decompressed."""
-
-    def __init__(self, raw: Raw):
-        self.raw, self.name = raw, raw.name
-        front = self.raw.front(6)
-        self._kind, self._stream = "", self.raw
-        for magic, (kind, opener) in FORMATS.items():
-            if front.startswith(magic):
-                self._kind, self._stream = kind, opener(io.BufferedReader(self.raw, 1 << 17))
-
-    def readinto(self, buffer) -> int:
-        try:
-            return self._stream.readinto(buffer)
-        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
-            raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            raise DataError(f"{self.name}: corrupt {self._kind} data ({error})") from None
-
-    def description(self) -> dict:
-        return {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
-
-
 class Piece:
     """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
 
@@ -210,18 +57,47 @@ class Piece:
         self._ends = np.empty(size // 2 + 2, np.int64)
         self._codes = np.empty(size // 2 + 1, np.uint16)
 
+    def reserve(self, size: int) -> None:
+        """Room for so many bytes of text."""
+        if len(self.text) < size + SLACK:
+            self.text.extend(bytes(size + SLACK - len(self.text)))
+
+    def read(self, raw: Raw, start: int, size: int, longest_line: int) -> None:
+        """The lines that begin in bytes [start, start + size) of a file, whole."""
+        before = 1 if start else 0  # the byte before tells whether a line begins at start
+        self.reserve(size + before)
+        end = raw.read_at(memoryview(self.text)[: size + before], start - before)
+        self.own = before, end
+        self.begin = self.text.find(b"\n", 0, end) + 1 if before else 0
+        if before and self.begin in (0, end):
+            self.begin = self.size = 0
+            return
+        while self.text[end - 1] != NEWLINE:
+            self.reserve(end + LINE_STEP)
+            more = raw.read_at(memoryview(self.text)[end : end + LINE_STEP], start - before + end)
+            newline = self.text.find(b"\n", end, end + more)
+            end = newline + 1 if newline >= 0 else end + more
+            if more == 0:
+                self.text[end] = NEWLINE
+                end += 1
+            if end > longest_line + size:
+                raise line_too_long(raw.name, longest_line)
+        self.size = end
+
     def scan(self) -> Piece:
         if len(self.text) // 2 >= len(self._ids):
             self._allocate()
         self.fault, self._where, self.n_rows, self.n_lines, n_labels, self.largest_id = _text.scan(
-            memoryview(self.text)[: self.size], self.zero_based, self._ids, self._values, self._ends, self._codes,
-            self._tokens, self._slots,
+            memoryview(self.text)[self.begin : self.size], self.zero_based, self._ids, self._values, self._ends,
+            self._codes, self._tokens, self._slots,
         )
+        self._where += self.begin
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
         tokens = self._tokens[:n_labels].tolist()
-        self.labels = [bytes(self.text[start : start + length]) for start, length, _, _ in tokens]
+        starts = [(self.begin + start, length) for start, length, _, _ in tokens]
+        self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
         self.label_counts = [count for _, _, count, _ in tokens]
         return self
 
@@ -259,10 +135,13 @@ def scan_pieces(
 
     `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
     """
-    free = [Piece(piece_size(memory), zero_based, dtype) for _ in range(threads + 2)]
+    step = piece_size(memory)
+    free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
     waiting = deque()
 
-    def work(piece: Piece) -> Piece:
+    def work(piece: Piece, read) -> Piece:
+        if read:
+            read()
         piece.scan()
         piece.result = then(piece) if then and not piece.fault else None
         return piece
@@ -270,24 +149,42 @@ def scan_pieces(
     with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
         try:
             for source in sources:
-                lines = 0
-                cut = _cut(source, free, longest_line=memory // 8)
+                lines, to_come = 0, _pieces(source, free, step, longest_line=memory // 8)
                 while True:
-                    piece = next(cut, None)
+                    piece, read = next(to_come, (None, None))
                     if piece:
-                        waiting.append(pool.submit(work, piece))
+                        waiting.append(pool.submit(work, piece, read))
                     while waiting and (piece is None or not free):
                         done = waiting.popleft().result()
                         if done.fault:
                             raise done.error(source.name, lines + done.n_lines + 1)
                         lines += done.n_lines
+                        own = memoryview(done.text)[slice(*done.own)]
+                        hashed = source.raw.account(own) if done.own[1] else None
                         yield done
+                        if hashed:
+                            hashed.result()
+                        own.release()
                         free.append(done)
                     if piece is None:
                         break
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _pieces(source: Source, free: list, step: int, longest_line: int):
+    """Yields (piece, how to fill it on another thread), the latter None where it is filled already."""
+    if not getattr(source, "random_access", False):
+        yield from ((piece, None) for piece in _cut(source, free, longest_line))
+        return
+    for start in range(0, source.raw.size, step):
+        piece = free.pop()
+        yield piece, partial(piece.read, source.raw, start, min(step, source.raw.size - start), longest_line)
+
+
+def line_too_long(name: str, longest_line: int) -> DataError:
+    return DataError(f"{name}: a line is longer than {longest_line} bytes", "raise --memory")
 
 
 def _cut(source: Source, free: list, longest_line: int):
@@ -297,8 +194,7 @@ def _cut(source: Source, free: list, longest_line: int):
     while not ended:
         piece = free.pop()
         size = len(rest)
-        if len(piece.text) < 2 * size + SLACK:
-            piece.text = bytearray(2 * size + SLACK)
+        piece.reserve(2 * size)
         piece.text[:size] = rest
         while True:
             with memoryview(piece.text) as view, view[size : len(piece.text) - SLACK] as room:
@@ -312,13 +208,13 @@ def _cut(source: Source, free: list, longest_line: int):
                 if ended or cut:
                     break
                 if size > longest_line:
-                    raise DataError(f"{source.name}: a line is longer than {longest_line} bytes", "raise --memory")
+                    raise line_too_long(source.name, longest_line)
                 piece.text.extend(bytes(len(piece.text)))
         if ended and size > cut:
             piece.text[size : size + 1] = b"\n"
             cut = size = size + 1
         rest = bytes(memoryview(piece.text)[cut:size])
-        piece.size = cut
+        piece.begin, piece.size, piece.own = 0, cut, (0, 0)
         yield piece
 
 
@@ -429,8 +325,3 @@ def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1,
     """Yields numbered Blocks in the order of the text, valid until the next is asked for."""
     for piece in scan_pieces(sources, threads, **options):
         yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids, piece.largest_id), piece.values)
-
-
-def open_sources(paths, hashed: bool = True) -> list[Source]:
-    """All inputs, opened before any work begins, so that a wrong name costs nothing."""
-    return [Source(Raw(path, hashed)) for path in paths]

@@ -16,7 +16,8 @@ from llsvm import __version__, memory, reader, solvers
 from llsvm.blockset import BlockSet, Writer, is_block_set
 from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError
 from llsvm.model import Model, from_features
-from llsvm.text import FeatureMap, Labels, Raw, Source, open_sources, scan_blocks
+from llsvm.sources import Raw, Source, open_sources
+from llsvm.text import FeatureMap, Labels, scan_blocks
 
 TEMPORARY_BLOCKS = 16
 

@@ -20,7 +20,7 @@ EVERY_MODULE = pytest.mark.parametrize("module", MODULES)
 LEVELS = [
     {"__init__"},
     {"core"},
-    {"memory", "files"},
+    {"memory", "files", "sources"},
     {"text", "blockset", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
     {"solvers"},

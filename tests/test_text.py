@@ -7,6 +7,7 @@ import io
 import lzma
 import math
 import re
+import tempfile
 import tracemalloc
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 from llsvm import text
 from llsvm.core import DataError, LlsvmError, UsageError
-from llsvm.text import FeatureMap, Labels, canonical_label, open_sources, scan_blocks, scan_pieces
+from llsvm.sources import open_sources
+from llsvm.text import FeatureMap, Labels, canonical_label, scan_blocks, scan_pieces
 
 BOM = b"\xef\xbb\xbf"
 DTYPES = [np.float32, np.float64]
@@ -147,13 +149,27 @@ def scanned(sources, threads=1, **options) -> list[Row]:
 
 
 def assert_agrees(data: bytes, dtype=np.float32, zero_based=False, threads=1, piece=None) -> None:
-    """Both parsers say the same of this file, read in pieces of about `piece` bytes."""
+    """Both parsers say the same of this text, as a stream and as a file, read in pieces of about `piece` bytes."""
+    assert_source_agrees(in_memory(data), data, dtype, zero_based, threads, piece)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        [source] = open_sources([file.name])
+        source.name = "data.txt"
+        if assert_source_agrees(source, data, dtype, zero_based, threads, piece):
+            assert source.description()["sha256"] == hashlib.sha256(data).hexdigest()
+            assert source.description()["size"] == len(data)
+        source.raw.close()
+
+
+def assert_source_agrees(source, data, dtype, zero_based, threads, piece) -> bool:
+    """True where the text is right, and was read to its end."""
     expected, fault = plain_file(data, dtype, zero_based)
     found = []
     with pytest.MonkeyPatch.context() as patch:
         if piece:
             patch.setattr(text, "piece_size", lambda memory: text.SLACK + piece)
-        pieces = scan_pieces([in_memory(data)], threads, zero_based=zero_based, dtype=dtype)
+        pieces = scan_pieces([source], threads, zero_based=zero_based, dtype=dtype)
         try:
             for scan in pieces:
                 found += rows_of(scan)
@@ -166,6 +182,7 @@ def assert_agrees(data: bytes, dtype=np.float32, zero_based=False, threads=1, pi
         else:
             assert fault is None
             assert found == expected
+    return fault is None
 
 
 # Hypothesis: lines, right and wrong. ---------------------------------------------------------------------------------

@@ -1,0 +1,193 @@
+"""Inputs: files and standard input, of any compression, counted and hashed as they are on disk."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from llsvm.core import DataError, LlsvmError, UsageError
+
+SWELLING = 1 << 18  # decompressed bytes wanted at a time
+
+
+class Raw(io.RawIOBase):
+    """The bytes of one input as they are on disk: counted, hashed if wanted, and with a pushed-back beginning."""
+
+    def __init__(self, path: str, hashed: bool = True):
+        self.name = "standard input" if path == "-" else path
+        try:
+            self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a directory, not LIBSVM text") from None
+        except OSError as error:
+            raise LlsvmError(f"{self.name}: {error.strerror}") from None
+        regular = path != "-" and os.path.isfile(path)
+        self.size = os.path.getsize(path) if regular else None
+        self.position = 0
+        self._digest = hashlib.sha256() if hashed else None
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
+        self._hashed = deque()
+        self._front = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self._front:
+            count = min(len(buffer), len(self._front))
+            buffer[:count], self._front = self._front[:count], self._front[count:]
+        else:
+            try:
+                count = self._file.readinto(buffer) or 0
+            except OSError as error:
+                raise LlsvmError(f"{self.name}: {error.strerror}") from None
+        if self._digest:
+            self._hash(memoryview(buffer)[:count])
+        self.position += count
+        return count
+
+    def read_at(self, buffer, offset: int) -> int:
+        """Fills the buffer from anywhere in the file; less than all only at its end. Counts and hashes nothing."""
+        count = 0
+        try:
+            while count < len(buffer) and (more := os.preadv(self._file.fileno(), [buffer[count:]], offset + count)):
+                count += more
+        except OSError as error:
+            raise LlsvmError(f"{self.name}: {error.strerror}") from None
+        return count
+
+    def account(self, data):
+        """Counts and hashes, in place, what read_at gave; it must come in order. The future tells when it is hashed."""
+        self.position += len(data)
+        return self._hashing.submit(self._digest.update, data) if self._digest else None
+
+    def _hash(self, data) -> None:
+        """On a thread of its own, from one of a few copies that are used again and again."""
+        copy = bytearray()
+        if len(self._hashed) == 4:
+            done, copy = self._hashed.popleft()
+            done.result()
+        if len(copy) < len(data):
+            copy = bytearray(len(data))
+        copy[: len(data)] = data
+        self._hashed.append((self._hashing.submit(self._digest.update, memoryview(copy)[: len(data)]), copy))
+
+    def front(self, count: int, until: bytes = b"") -> bytes:
+        """The first bytes, without consuming them: `count` of them, or up to `until` or the end."""
+        while len(self._front) < count and not (until and until in self._front):
+            more = self._file.read(count - len(self._front))
+            if not more:
+                break
+            self._front += more
+        return self._front
+
+    @property
+    def digest(self) -> str:
+        return self._hashing.submit(self._digest.hexdigest).result()
+
+    def close(self) -> None:
+        self._hashing.shutdown()
+        self._file.close()
+        super().close()
+
+
+class _Frames(io.RawIOBase):
+    """Compressed frames one behind the other; unlike the libraries' own readers it notices what is cut or no frame.
+
+    Decodes bounded amounts at a time: bz2 and lzma let us say how much, zstd is fed little when it swells.
+    """
+
+    def __init__(self, raw, new):
+        self._raw, self._new = raw, new
+        self._frame, self._out, self._rest, self._step = None, b"", b"", 256
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._out:
+            if self._frame is not None and not getattr(self._frame, "needs_input", True):
+                data = b""
+            else:
+                data, self._rest = self._rest or self._raw.read(self._step), b""
+                if self._frame is None:
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        if self._raw.peek(1):
+                            continue
+                        return 0
+                    self._frame = self._new()
+                elif not data:
+                    raise EOFError("the last frame is incomplete")
+            self._decode(data)
+        count = min(len(buffer), len(self._out))
+        buffer[:count], self._out = self._out[:count], self._out[count:]
+        return count
+
+    def _decode(self, data: bytes) -> None:
+        bounded = hasattr(self._frame, "needs_input")
+        self._out = self._frame.decompress(data, SWELLING) if bounded else self._frame.decompress(data)
+        if len(self._out) > SWELLING:
+            self._step = max(64, self._step // 4)
+        elif len(self._out) < SWELLING // 4:
+            self._step = min(1 << 17, 2 * self._step)
+        if self._frame.eof:
+            self._rest, self._frame = self._frame.unused_data, None
+
+
+def _zstd_frame():
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+
+FORMATS = {
+    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    b"BZh": ("bzip2", lambda raw: _Frames(raw, bz2.BZ2Decompressor)),
+    b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, lzma.LZMADecompressor)),
+    b"\x28\xb5\x2f\xfd": ("zstd", lambda raw: _Frames(raw, _zstd_frame)),
+}
+
+
+class Source:
+    """One input, decompressed."""
+
+    def __init__(self, raw: Raw):
+        self.raw, self.name = raw, raw.name
+        front = self.raw.front(6)
+        self._marked = front.startswith(codecs.BOM_UTF8)
+        self._kind, self._stream = "", self.raw
+        for magic, (kind, opener) in FORMATS.items():
+            if front.startswith(magic):
+                self._kind, self._stream = kind, opener(io.BufferedReader(self.raw, 1 << 17))
+
+    @property
+    def random_access(self) -> bool:
+        """Plain text in a regular file, of which any part can be read at any time."""
+        return self.raw.size is not None and self._stream is self.raw and not self._marked
+
+    def readinto(self, buffer) -> int:
+        try:
+            return self._stream.readinto(buffer)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            raise DataError(f"{self.name}: corrupt {self._kind} data ({error})") from None
+
+    def description(self) -> dict:
+        return {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
+
+
+def open_sources(paths, hashed: bool = True) -> list[Source]:
+    """All inputs, opened before any work begins, so that a wrong name costs nothing."""
+    return [Source(Raw(path, hashed)) for path in paths]
