@@ -341,18 +341,20 @@ cdef void get_values(const uint8_t* p, const Header* header, const int32_t* leng
 
 
 def decode(
-    const uint8_t[::1] payload, int64_t n_features, uint16_t[::1] codes, int32_t[::1] lengths, int32_t[::1] features,
-    value_t[::1] values
+    const uint8_t[::1] payload, int64_t n_features, int64_t n_labels, uint16_t[::1] codes, int32_t[::1] lengths,
+    int32_t[::1] features, value_t[::1] values
 ):
     """The rows of one chunk into arrays of exactly its size; False where the payload contradicts itself."""
     cdef Header header
     cdef const uint8_t* p
-    cdef int64_t r, total = 0, largest = -1
+    cdef int64_t r, total = 0, largest = -1, largest_code = 0
     cdef int32_t* length = &lengths[0]
     cdef int32_t* feature = &features[0] if features.shape[0] else NULL
     if payload.shape[0] < HEADER:
         return False
     memcpy(&header, &payload[0], HEADER)
+    if (not 1 <= header.label_bytes <= 2 or header.length_bytes > 4 or header.index_bytes > 4 or header.value_mode > 2):
+        return False
     if (header.rows != codes.shape[0] or header.nonzeros != features.shape[0] or header.value_bytes != sizeof(value_t)
             or payload_size(&header) != payload.shape[0]):
         return False
@@ -365,6 +367,8 @@ def decode(
             for r in range(header.rows):
                 codes[r] |= <uint16_t>p[r] << 8
             p += header.rows
+        for r in range(header.rows):
+            largest_code = max(largest_code, codes[r])
         if header.length_bytes:
             p = get_planes(p, <uint32_t*>length, header.rows, header.length_bytes)
         else:
@@ -382,4 +386,4 @@ def decode(
                     p = get_planes(p, <uint32_t*>feature, header.nonzeros, header.index_bytes)
                 largest = sum_differences(feature, length, header.rows, header.index_bytes == 0)
                 get_values(p, &header, length, &values[0])
-    return total == header.nonzeros and (feature == NULL or largest < n_features)
+    return largest_code < n_labels and total == header.nonzeros and (feature == NULL or largest < n_features)

@@ -7,6 +7,9 @@ from libc.string cimport memcpy, memmove
 from _sparse cimport Row, mix, row_size, value_t, values_offset
 
 
+ROW_BYTES = sizeof(Row)
+
+
 def fill(
     const uint16_t[::1] codes, const int32_t[::1] lengths, const int32_t[::1] features, const value_t[::1] values,
     int32_t chunk, uint8_t[::1] room, Row[::1] rows

@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 
 from llsvm.core import LlsvmError
+from llsvm.files import temporary_folder
 
 
 class Alphas:
@@ -19,7 +20,7 @@ class Alphas:
         if in_memory:
             self._array = np.zeros(n_rows, dtype)
         else:
-            self._file = tempfile.TemporaryFile(prefix="llsvm-alpha-")  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(prefix="llsvm-alpha-", dir=temporary_folder())  # noqa: SIM115
             self._file.truncate(self._dtype.itemsize * n_rows)
 
     def read(self, start: int, count: int) -> np.ndarray:

@@ -27,7 +27,7 @@ CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
 OPEN_CHUNKS = 128 * MB
 OPEN_FILES = 256
 # Chunks that wait to be encoded beyond one a thread, and chunks' worth of memory set aside for all that.
-ENCODING_AHEAD, IN_FLIGHT = 4, 16
+ENCODING_AHEAD, ENCODING_THREADS, IN_FLIGHT = 4, 8, 16
 # Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
 LEVEL = -1
 
@@ -104,7 +104,8 @@ class Writer:
         self._open = [_Chunk(0, 0, self._dtype) for _ in range(n_blocks)]
         self._addresses, self._sizes = np.zeros((n_blocks, 4), np.uint64), np.zeros((n_blocks, 4), np.int64)
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
-        self._pool, self._threads = ThreadPoolExecutor(threads, thread_name_prefix="encode"), threads
+        self._threads = min(threads, ENCODING_THREADS)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="encode")
         self._encoding, self._free, self._files = deque(), [], {}
         self.n_rows = self.n_nonzeros = 0
         self._square = 0.0
@@ -312,7 +313,7 @@ class BlockSet:
         planes = np.frombuffer(codec.decompress(frame, entry["checksum"], 8 * self.n_features, where), np.uint8)
         if len(planes) != 8 * self.n_features:
             raise DataError(f"{self.path / entry['file']}: not {self.n_features} ids", REPAIR)
-        return np.ascontiguousarray(planes.reshape(8, -1).T).view(np.int64).ravel()
+        return np.array(planes.reshape(8, self.n_features).T, order="C").view(np.int64).ravel()
 
     def read_chunk(self, chunk: int) -> bytes:
         """The compressed bytes of a chunk."""
@@ -324,7 +325,8 @@ class BlockSet:
         where = f"{self.path / self.blocks[self.chunk_block[chunk]].file}, chunk at byte {self._offsets[chunk]}"
         largest = payload_room(len(codes), len(features), self.dtype.itemsize)
         payload = codec.decompress(frame, self._checksums[chunk], largest, where)
-        if not _blockset.decode(payload, self.n_features, codes, lengths, features, values):
+        n_labels = len(self.header["labels"])
+        if not _blockset.decode(payload, self.n_features, n_labels, codes, lengths, features, values):
             raise DataError(f"{where}: contents and manifest disagree", REPAIR)
 
     def load_chunk(self, chunk: int) -> Block:
@@ -351,7 +353,10 @@ class BlockSet:
 
 
 def is_block_set(path) -> bool:
-    return (Path(path) / MANIFEST).is_file()
+    try:
+        return (Path(path) / MANIFEST).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _read_manifest(path: Path) -> dict:

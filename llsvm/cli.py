@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -129,7 +131,8 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.option("--balanced", is_flag=True, hidden=True)
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Order of the visits.")
 @click.option("--max-passes", type=click.IntRange(1), default=10000, show_default=True, help="Stop after as many.")
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after the pass that exceeds it.")
+@click.option("--time-limit", type=float, metavar="SECONDS",
+              help="Stop after the pass that exceeds it, counted from the start of training.")
 @click.option("--inner", metavar="N|auto",
               help="-s block: sweeps a block, or auto: until LIBLINEAR's condition holds in it.  [default: 1]")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
@@ -252,10 +255,19 @@ def print_result(text: str) -> None:
     if sys.stdout is None:
         raise LlsvmError("standard output is closed")
     try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        sys.stdout.buffer.write(os.fsencode(text + "\n"))
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise ClosedPipe from None
+
+
+def return_freed_memory() -> None:
+    """Makes glibc give freed arrays back to the system at once, whatever thread they were of, as --memory promises."""
+    mmap_threshold, arena_max = -3, -8
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 1 << 19)
+        libc.mallopt(arena_max, 2)
 
 
 def _terminate(number, frame):
@@ -264,7 +276,10 @@ def _terminate(number, frame):
 
 def run(command) -> None:
     """Runs a command; every way it can fail becomes a sentence and an exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _terminate)
+    return_freed_memory()
     try:
         command(standalone_mode=False)
         code = 0

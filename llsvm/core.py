@@ -99,7 +99,7 @@ class Certificate:
 
     @property
     def relative_gap(self) -> float:
-        return self.gap / max(abs(self.primal), 1e-300)
+        return self.gap / max(abs(self.primal), 1e-300) if self.primal < float("inf") else float("inf")
 
 
 @dataclass
@@ -124,7 +124,8 @@ class PassStats:
     peak_memory: int = 0
 
     def as_dict(self) -> dict:
-        return asdict(self)
+        """For JSON, which knows no infinity."""
+        return {name: None if value == float("inf") else value for name, value in asdict(self).items()}
 
 
 @dataclass

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,11 @@ def partial_name(path: Path) -> Path:
     prefix = f".{path.name}."
     for stale in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
         owner = re.fullmatch(r"(\d+)(\.old)?\.partial", stale.name[len(prefix) :])
-        if owner and (int(owner[1]) == os.getpid() or not _alive(int(owner[1]))):
+        if not owner or (int(owner[1]) != os.getpid() and _alive(int(owner[1]))):
+            continue
+        if owner[2] and not path.exists():
+            os.rename(stale, path)  # killed while it was being replaced
+        else:
             remove(stale)
     return path.parent / f"{prefix}{os.getpid()}.partial"
 
@@ -40,6 +45,22 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def temporary_folder() -> str:
+    """Where temporary files go; a TMPDIR that cannot take them is an error, not a hint."""
+    wanted = os.environ.get("TMPDIR")
+    if wanted and not os.path.isdir(wanted):
+        raise LlsvmError(f"TMPDIR={wanted}: no such directory")
+    return wanted or tempfile.gettempdir()
+
+
+def same_file(one: str, other: str) -> bool:
+    """Both name one regular file."""
+    try:
+        return os.path.isfile(one) and os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
 class Output:
     """A file that appears when it is complete; opened before the work, so that a bad place is told at once.
 
@@ -48,6 +69,8 @@ class Output:
 
     def __init__(self, path: str):
         self.path, self._partial = Path(path), None
+        if path != "-":
+            self.path = Path(os.path.realpath(path))  # a link stays a link
         try:
             if path == "-":
                 self._file = os.fdopen(os.dup(1), "wb")
@@ -65,7 +88,7 @@ class Output:
     def commit(self) -> None:
         self._attempt(self._file.close)
         if self._partial:
-            self._attempt(os.replace, self._partial, os.path.realpath(self.path))
+            self._attempt(os.replace, self._partial, self.path)
 
     def _attempt(self, action, *arguments) -> None:
         try:

@@ -57,12 +57,12 @@ class Model:
 
 
 def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, info) -> Model:
-    """A model from weights by feature number: (features + 1, columns), the last row being the bias's."""
+    """A model from weights by feature number: (features + 1, columns), the last row being the bias's. Sorts the ids."""
     bias_weights = weights[-1].copy() if bias >= 0 else None
     order = np.argsort(feature_ids)
-    ids = feature_ids[order]
-    n_ids = int(ids[-1]) if len(ids) else 0
-    return Model(solver_type, labels, weights[order], n_ids, bias, bias_weights, ids, zero_based, info)
+    feature_ids.sort()
+    n_ids = int(feature_ids[-1]) if len(feature_ids) else 0
+    return Model(solver_type, labels, weights[order], n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
 def save(model: Model, output: Output) -> None:
@@ -172,7 +172,8 @@ def _trailer(path: str, text: bytes) -> dict:
         raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file")
     found = b"%08x" % zlib.crc32(ours, zlib.crc32(memoryview(text)[:position]))
     if found != expected:
-        raise DataError(f"{path}: checksum {found.decode()} expected, not what stands there",
+        stands = expected[:20].decode("ascii", "backslashreplace")
+        raise DataError(f"{path}: its checksum is {found.decode()}, but {stands} stands there",
                         "the file was changed or damaged")
     return json.loads(ours)
 

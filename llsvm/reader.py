@@ -13,19 +13,19 @@ from llsvm import _reader
 from llsvm.blockset import BlockSet
 from llsvm.core import Block, DataError, Description
 
-# As Row in cython_src/_sparse.pxd.
+# As Row in cython_src/_sparse.pxd, which must have the same size.
 ROW = np.dtype([
     ("data", np.uint64), ("alpha", np.float64), ("norm", np.float32), ("gradient", np.float32),
     ("length", np.int32), ("code", np.int32), ("chunk", np.int32), ("place", np.int32),
 ])
 
+assert ROW.itemsize == _reader.ROW_BYTES
+LARGEST_NORM = float(np.finfo(np.float32).max)
+
 
 def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
     """Memory of rows in an arena, an entry in the visiting order included (at most: a row may be padded)."""
     return arena_bytes(n_rows, n_nonzeros, value_size) + n_rows * (ROW.itemsize + 4)
-
-
-LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
 def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
@@ -77,7 +77,6 @@ class Arena:
             )
             self.n_rows += n_rows
             self.used += n_bytes
-
 
     def reclaim(self, places: np.ndarray, group: np.ndarray) -> None:
         """Gives rows back to their chunks: where places[chunk] >= 0 is the chunk's first row in group, the row's alpha

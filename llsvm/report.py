@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 
-from llsvm.core import LlsvmError, PassStats
+from llsvm.core import LlsvmError, PassStats, UsageError
 
 BAR_WIDTH = 30
 
@@ -17,17 +19,24 @@ class Console:
     def __init__(self, quiet: bool = False):
         self.quiet = quiet
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._shown, self._started, self._bar_length = 0.0, 0.0, 0
+        self._shown, self._started, self._bar_shown = 0.0, 0.0, False
         self._told, self._told_at = None, 0.0
 
     def line(self, text: str) -> None:
         if not self.quiet:
-            self._erase()
-            print(text, file=sys.stderr, flush=True)
+            self._write(f"{text}\n")
 
     def warn(self, text: str) -> None:
-        self._erase()
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        self._write(f"warning: {text}\n")
+
+    def _write(self, text: str) -> None:
+        """In place of the bar, if there is one. A reader who has gone must not end the work."""
+        try:
+            sys.stderr.write(("\r\x1b[K" if self._bar_shown else "") + text)
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):
+            self.quiet = True
+        self._bar_shown = False
 
     def pass_done(self, stats: PassStats) -> None:
         """A line for every pass that read data; of quick passes in memory only those that tell something new."""
@@ -52,18 +61,13 @@ class Console:
             text = f"{what} [{drawn:.<{BAR_WIDTH}}] {share:4.0%} {_clock(left)} left"
         else:
             text = f"{what} {done / 1e6:.0f} MB, {done / 1e6 / max(now - self._started, 1e-9):.0f} MB/s"
-        self._erase()
-        sys.stderr.write(text)
-        sys.stderr.flush()
-        self._bar_length = len(text)
-
-    def _erase(self) -> None:
-        if self._bar_length:
-            sys.stderr.write("\r" + " " * self._bar_length + "\r")
-            self._bar_length = 0
+        self._write(text[: shutil.get_terminal_size().columns - 1])
+        self._bar_shown = True
 
     def end(self) -> None:
-        self._erase()
+        """Takes the bar away."""
+        if self._bar_shown:
+            self._write("")
 
 
 def _clock(seconds: float) -> str:
@@ -75,10 +79,10 @@ def _clock(seconds: float) -> str:
 def pass_line(stats: PassStats) -> str:
     """A pass in one line; what is not certified carries a ~."""
     mark = " " if stats.certified else "~"
-    return (
-        f"pass {stats.number:3d}  primal {mark}{stats.primal:.6g}  dual {stats.dual:.6g}  gap {mark}{stats.gap:.2e}"
-        f"  active {stats.active}  {stats.seconds:.2f} s"
-    )
+    known = stats.primal < float("inf")
+    primal = f"  primal {mark}{stats.primal:.6g}" if known else ""
+    gap = f"  gap {mark}{stats.gap:.2e}" if known else ""
+    return f"pass {stats.number:3d}{primal}  dual {stats.dual:.6g}{gap}  active {stats.active}  {stats.seconds:.2f} s"
 
 
 class RunLog:
@@ -87,6 +91,10 @@ class RunLog:
     def __init__(self, path: str | None):
         self._path, self._file = path, None
         if path:
+            if os.path.isfile(path) and os.path.getsize(path):
+                with open(path, "rb") as file:
+                    if not file.read(9).startswith(b'{"event"'):
+                        raise UsageError(f"{path} exists and is not a run log; it was left alone")
             try:
                 self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
             except OSError as error:

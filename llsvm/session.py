@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from llsvm import train
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import DataError, Interrupted, LlsvmError, UsageError
 from llsvm.evaluate import Predictor
-from llsvm.files import Output
+from llsvm.files import Output, same_file
 from llsvm.report import Console, RunLog
 from llsvm.sources import open_sources
 from llsvm.text import canonical_label, scan_pieces
@@ -58,7 +59,8 @@ class StopRequest:
 
     @contextmanager
     def listening(self):
-        if threading.current_thread() is not threading.main_thread():
+        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as nohup and background jobs want it
+        if ignored or threading.current_thread() is not threading.main_thread():
             yield
             return
         wakened, waker = os.pipe()
@@ -79,6 +81,8 @@ class StopRequest:
 def train_model(paths, target: str, config: train.Config, log_path, quiet: bool, print_result) -> tuple[bool, bool]:
     """Trains and writes the model; returns (converged, interrupted)."""
     _check_target(paths, target)
+    if log_path and any(same_file(log_path, path) for path in (*paths, target)):
+        raise UsageError(f"--log {log_path} is also DATA or MODEL")
     console, stop = Console(quiet), StopRequest()
     try:
         with stop.listening(), Output(target) as output:
@@ -94,7 +98,9 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
         raise Interrupted("interrupted; no model was written") from None
     finally:
         console.end()
-    if not quiet and target != "-":
+    if target == "-":
+        console.line(_summary(outcome))
+    elif not quiet:
         print_result(_summary(outcome))
     if outcome.reason not in ("converged", "interrupted"):
         limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
@@ -129,10 +135,19 @@ def _setting(config: train.Config, problem, data) -> dict:
     where = "on disk" if isinstance(data, BlockSet) else "in memory"
     return {
         "solver": config.solver, "C": config.C, "tolerance": config.tolerance, "bias": problem.bias,
-        "weights": "balanced" if config.balanced else config.weights or "none", "rows": description.n_rows,
+        "weights": _weights_said(config), "rows": description.n_rows,
         "features": description.n_features, "nonzeros": description.n_nonzeros, "data": where,
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
+        "values": description.dtype.name, "max_passes": config.max_passes,
+        **({"time_limit": config.time_limit} if config.time_limit < float("inf") else {}),
+        **({"inner": problem.inner or "auto"} if config.inner is not None else {}),
+        "sources": [source["name"] for source in description.sources][:10],
     }
+
+
+def _weights_said(config: train.Config) -> str:
+    said = [f"{label}:{weight:g}" for label, weight in config.weights.items()]
+    return " ".join(["balanced"] * config.balanced + said) or "none"
 
 
 def _summary(outcome: train.Outcome) -> str:
@@ -161,6 +176,8 @@ def _check_target(paths, target: str) -> None:
 
 def predict_labels(test, model_path, target, with_scores, zero_based, quiet, threads, print_result) -> None:
     """Writes a label for every row of `test` and says how many were right."""
+    if any(same_file(target, path) for path in (test, model_path)):
+        raise UsageError(f"{target} is also TEST or MODEL; it was left alone")
     predictor = Predictor(models.load(model_path))
     rows = correct = 0
     console = Console(quiet)
@@ -194,9 +211,14 @@ def _predictions(predictor, test, with_scores, zero_based, threads, console):
     if test != "-" and is_block_set(test):
         blocks = BlockSet(test)
         ids, names = blocks.feature_ids(), blocks.description.labels
-        for chunk in range(blocks.n_chunks):
+
+        def judge_chunk(chunk):
             block = blocks.load_chunk(chunk)
-            yield judge(ids[block.features], block.values, block.indptr, block.codes, names)
+            return judge(ids[block.features], block.values, block.indptr, block.codes, names)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for first in range(0, blocks.n_chunks, 2 * threads):
+                yield from pool.map(judge_chunk, range(first, min(first + 2 * threads, blocks.n_chunks)))
         return
 
     def judge_piece(piece):
@@ -209,7 +231,7 @@ def _predictions(predictor, test, with_scores, zero_based, threads, console):
     console.begin()
     for piece in pieces:
         yield piece.result
-        console.bar("predicting", sources[0].raw.position, sources[0].raw.size)
+        console.bar("predicting", sources[0].position, sources[0].size)
 
 
 def describe(path: str, verify: bool, as_json: bool) -> str:

@@ -29,8 +29,6 @@ class Raw(io.RawIOBase):
             raise UsageError(f"{path} is a directory, not LIBSVM text") from None
         except OSError as error:
             raise LlsvmError(f"{self.name}: {error.strerror}") from None
-        regular = path != "-" and os.path.isfile(path)
-        self.size = os.path.getsize(path) if regular else None
         self.position = 0
         self._digest = hashlib.sha256() if hashed else None
         self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
@@ -91,7 +89,7 @@ class Raw(io.RawIOBase):
 
     @property
     def digest(self) -> str:
-        return self._hashing.submit(self._digest.hexdigest).result()
+        return self._hashing.submit(self._digest.hexdigest).result() if self._digest else ""
 
     def close(self) -> None:
         self._hashing.shutdown()
@@ -158,13 +156,31 @@ FORMATS = {
 
 
 class Source:
-    """One input, decompressed."""
+    """One input, decompressed; opened when its first byte is wanted and closed at its end, so there may be many."""
 
-    def __init__(self, raw: Raw):
-        self.raw, self.name = raw, raw.name
+    def __init__(self, path: str, hashed: bool = True, raw: Raw | None = None):
+        self.name = "standard input" if path == "-" else path
+        self._path, self._hashed, self._raw = path, hashed, raw
+        self.size = os.path.getsize(path) if path != "-" and os.path.isfile(path) else None
+        self._kind, self._stream, self._description = "", None, None
+
+    @property
+    def raw(self) -> Raw:
+        """The open file."""
+        if self._raw is None:
+            self._raw = Raw(self._path, self._hashed)
+        return self._raw
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far, as they are on disk."""
+        if self._description:
+            return self._description["size"]
+        return self._raw.position if self._raw else 0
+
+    def open(self) -> None:
         front = self.raw.front(6)
-        self._marked = front.startswith(codecs.BOM_UTF8)
-        self._kind, self._stream = "", self.raw
+        self._stream, self._marked = self.raw, front.startswith(codecs.BOM_UTF8)
         for magic, (kind, opener) in FORMATS.items():
             if front.startswith(magic):
                 self._kind, self._stream = kind, opener(io.BufferedReader(self.raw, 1 << 17))
@@ -172,9 +188,11 @@ class Source:
     @property
     def random_access(self) -> bool:
         """Plain text in a regular file, of which any part can be read at any time."""
-        return self.raw.size is not None and self._stream is self.raw and not self._marked
+        return self.size is not None and self._stream is self.raw and not self._marked
 
     def readinto(self, buffer) -> int:
+        if self._stream is None:
+            self.open()
         try:
             return self._stream.readinto(buffer)
         except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
@@ -185,9 +203,19 @@ class Source:
             raise DataError(f"{self.name}: corrupt {self._kind} data ({error})") from None
 
     def description(self) -> dict:
-        return {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
+        if self._description is None:
+            self._description = {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
+        return self._description
+
+    def close(self) -> None:
+        self.description()
+        self.raw.close()
+        self._raw = self._stream = None
 
 
 def open_sources(paths, hashed: bool = True) -> list[Source]:
-    """All inputs, opened before any work begins, so that a wrong name costs nothing."""
-    return [Source(Raw(path, hashed)) for path in paths]
+    """All inputs, each opened once before any work begins, so that a wrong name costs nothing."""
+    for path in paths:
+        if path != "-":
+            Raw(path, hashed=False).close()
+    return [Source(path, hashed) for path in paths]

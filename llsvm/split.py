@@ -23,13 +23,13 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
     labels, features = Labels(), FeatureMap(allowed)
     with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
         sources = open_sources(paths)
-        total = sum(source.raw.size or 0 for source in sources) or None
+        total = sum(source.size or 0 for source in sources) or None
         console.begin()
         blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
                              memory=allowed)
         for block in blocks:
             writer.add(block)
-            console.bar("splitting", sum(source.raw.position for source in sources), total)
+            console.bar("splitting", sum(source.position for source in sources), total)
         console.end()
         if writer.n_rows == 0:
             raise DataError(f"{', '.join(source.name for source in sources)}: no rows")

@@ -123,9 +123,9 @@ class Piece:
         return line_start
 
 
-def piece_size(memory: int) -> int:
-    """Bytes of text scanned at a time under this budget."""
-    return max(1 << 16, min(PIECE, memory // 128))
+def piece_size(memory: int, threads: int) -> int:
+    """Bytes of text scanned at a time under this budget: a piece takes about six times its text."""
+    return max(1 << 16, min(PIECE, memory // (32 * (threads + 2))))
 
 
 def scan_pieces(
@@ -135,7 +135,7 @@ def scan_pieces(
 
     `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
     """
-    step = piece_size(memory)
+    step = piece_size(memory, threads)
     free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
     waiting = deque()
 
@@ -149,6 +149,7 @@ def scan_pieces(
     with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
         try:
             for source in sources:
+                source.open()
                 lines, to_come = 0, _pieces(source, free, step, longest_line=memory // 8)
                 while True:
                     piece, read = next(to_come, (None, None))
@@ -168,6 +169,7 @@ def scan_pieces(
                         free.append(done)
                     if piece is None:
                         break
+                source.close()
         finally:
             for future in waiting:
                 future.cancel()
@@ -175,12 +177,12 @@ def scan_pieces(
 
 def _pieces(source: Source, free: list, step: int, longest_line: int):
     """Yields (piece, how to fill it on another thread), the latter None where it is filled already."""
-    if not getattr(source, "random_access", False):
+    if not source.random_access:
         yield from ((piece, None) for piece in _cut(source, free, longest_line))
         return
-    for start in range(0, source.raw.size, step):
+    for start in range(0, source.size, step):
         piece = free.pop()
-        yield piece, partial(piece.read, source.raw, start, min(step, source.raw.size - start), longest_line)
+        yield piece, partial(piece.read, source.raw, start, min(step, source.size - start), longest_line)
 
 
 def line_too_long(name: str, longest_line: int) -> DataError:
@@ -268,7 +270,7 @@ class FeatureMap:
 
     def __init__(self, memory: int = 1 << 32):
         self._memory = memory
-        self._direct_limit = min(DIRECT_LIMIT, 1 << (memory // 12).bit_length() - 1)
+        self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
         self._direct = np.full(1 << 12, -1, np.int32)
         self._hashed_ids = np.zeros(1 << 10, np.int64)
         self._hashed_features = np.zeros(1 << 10, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -15,11 +16,13 @@ import numpy as np
 from llsvm import __version__, memory, reader, solvers
 from llsvm.blockset import BlockSet, Writer, is_block_set
 from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError
+from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
 from llsvm.text import FeatureMap, Labels, scan_blocks
 
 TEMPORARY_BLOCKS = 16
+LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,11 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     sources = None
     if len(paths) == 1 and paths[0] == "-":
         raw = Raw("-")
-        named = raw.front(4096, until=b"\n").strip().decode("utf-8", "replace")
-        if "\n" not in named and named and is_block_set(named):
-            paths = [named]
+        line, newline, behind = raw.front(LONGEST_PATH, until=b"\n").partition(b"\n")
+        if line and not behind and (newline or len(line) < LONGEST_PATH) and is_block_set(os.fsdecode(line)):
+            paths = [os.fsdecode(line)]
         else:
-            sources = [Source(raw)]
+            sources = [Source("-", raw=raw)]
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
             folder = next(path for path in paths if Path(path).is_dir())
@@ -128,13 +131,13 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     working = memory.working(config.memory)
     labels, features = Labels(), FeatureMap(working)
     gatherer = reader.Gatherer(config.precision, working if solver.in_memory else 0)
-    total = sum(source.raw.size or 0 for source in sources) or None
+    total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
         sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),
         memory=working,
     )
     for block in blocks:
-        progress("reading", sum(source.raw.position for source in sources), total)
+        progress("reading", sum(source.position for source in sources), total)
         check_vectors(features.n_features, config)
         gatherer.reserve = vector_bytes(features.n_features) + features.n_bytes
         if not gatherer.add(block):
@@ -148,12 +151,13 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
         [source.description() for source in sources],
     )
-    n_bytes = sum(source.raw.position for source in sources)
-    return gatherer.finish(description, features.ids.copy, n_bytes), None
+    n_bytes = sum(source.position for source in sources)
+    ids = features.ids
+    return gatherer.finish(description, lambda: ids, n_bytes), None
 
 
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="llsvm-"))
+    folder = Path(tempfile.mkdtemp(prefix="llsvm-", dir=temporary_folder()))
     try:
         working = memory.working(config.memory)
         with Writer(folder / "data.blocks", TEMPORARY_BLOCKS, config.seed, config.precision, config.threads,

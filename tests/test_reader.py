@@ -223,7 +223,9 @@ def test_free_rows_rank_first_then_those_near_the_margin_and_gone_ones_last():
 def write_set(path, block: Block, dtype) -> BlockSet:
     with Writer(path, 3, 1, dtype, 1, 1 << 30) as writer:
         writer.add(block)
-        writer.finish(["1"], [block.n_rows], np.arange(1, 61, dtype=np.int64), [], False)
+        names = [str(code) for code in range(65535)]
+        counts = np.bincount(block.codes, minlength=65535)
+        writer.finish(names, counts, np.arange(1, 61, dtype=np.int64), [], False)
     return BlockSet(path)
 
 

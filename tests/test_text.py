@@ -138,8 +138,17 @@ def rows_of(piece) -> list[Row]:
     ]
 
 
+class InMemory(io.BytesIO):
+    """A source that can only be read from its beginning to its end."""
+
+    random_access = False
+
+    def open(self):
+        pass
+
+
 def in_memory(data: bytes, name: str = "data.txt"):
-    source = io.BytesIO(data)
+    source = InMemory(data)
     source.name = name
     return source
 
@@ -168,7 +177,7 @@ def assert_source_agrees(source, data, dtype, zero_based, threads, piece) -> boo
     found = []
     with pytest.MonkeyPatch.context() as patch:
         if piece:
-            patch.setattr(text, "piece_size", lambda memory: text.SLACK + piece)
+            patch.setattr(text, "piece_size", lambda memory, threads: text.SLACK + piece)
         pieces = scan_pieces([source], threads, zero_based=zero_based, dtype=dtype)
         try:
             for scan in pieces:
@@ -492,7 +501,7 @@ def test_as_many_labels_as_codes_are_accepted_and_one_more_is_refused():
 
 
 def test_too_many_labels_are_refused_across_pieces(monkeypatch):
-    monkeypatch.setattr(text, "piece_size", lambda memory: text.SLACK + 8)
+    monkeypatch.setattr(text, "piece_size", lambda memory, threads: text.SLACK + 8)
     lines = b"".join(b"%d 1:1\n" % (k % 40) for k in range(100))
     monkeypatch.setattr(text, "LABEL_LIMIT", 40)
     assert len(labels_of(lines)[0]) == 40
@@ -520,7 +529,7 @@ def many_lines(n: int, seed: int = 0) -> bytes:
 def test_lines_across_pieces_and_threads_keep_their_order(threads, dtype):
     data = many_lines(6000)
     memory = 8 << 20
-    assert len(data) > 5 * text.piece_size(memory)
+    assert len(data) > 5 * text.piece_size(memory, 1)
     expected, fault = plain_file(data, dtype)
     assert fault is None
     assert scanned([in_memory(data)], threads, dtype=dtype, memory=memory) == expected
@@ -542,7 +551,7 @@ def test_a_line_longer_than_a_piece_is_read_whole(threads):
     memory = 8 << 20
     long_line = b"1 " + b" ".join(b"%d:%d" % (k, k % 7) for k in range(1, 40000))
     data = b"-1 1:1\n" + long_line + b"\n-1 2:2\n" + long_line
-    assert len(long_line) > 4 * text.piece_size(memory)
+    assert len(long_line) > 3 * text.piece_size(memory, 1)
     assert scanned([in_memory(data)], threads, memory=memory) == plain_file(data)[0]
 
 

@@ -19,9 +19,10 @@ from llsvm.reader import ROW, Arena, Prefetcher, Resident, rows_bytes
 GROUP_SHARE = 0.06
 CACHE_SWEEPS, EXTRA_VISITS, POLISHING = 20, 1.6, 3
 FILLED = 0.9
+RANKING_BYTES = 16  # of a cached row, while the cache is being cleared
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
-FLOAT32_TOLERANCE = 1e-5
+FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
 
 
 class DualCD:
@@ -76,7 +77,6 @@ class DualCD:
         self.certified = Certificate(self.certified.primal, max(certificate.dual, self.certified.dual))
         return self.certified
 
-
     def _stats(self, number: int, active: int, met: Certificate) -> PassStats:
         """met: the objectives with the losses met during the pass, for want of a certificate."""
         if self.certified:
@@ -112,7 +112,8 @@ class InMemory(DualCD):
             active = self._sweep(self._data.table, order, active, shrink=True, fresh=fresh)
             visited += self._state[7]
             settled = self._violation() <= tolerance
-            met = Certificate(float(0.5 * self.w @ self.w + self._state[6]), self.dual)
+            loss = self._state[6] if self._state[7] == n_rows else np.inf
+            met = Certificate(float(0.5 * self.w @ self.w + loss), self.dual)
             fresh = settled
             if settled or visited >= self.LOOK_EVERY * n_rows:
                 self.certify()
@@ -144,7 +145,7 @@ class Streaming(DualCD):
         super().__init__(problem)
         self.blocks = blocks
         self._box, self._kind = problem.box.copy(), np.zeros(1, blocks.dtype)
-        self._round = problem.tolerance >= FLOAT32_TOLERANCE
+        self._round = problem.tolerance >= FLOAT32_TOLERANCE and problem.box[:, 0].min() > SMALLEST_BOUND
         if self._round:
             # alpha lives in float32, so the largest one allowed is a float32 that is not above U.
             bound = problem.box[:, 0].astype(np.float32)
@@ -162,26 +163,34 @@ class Streaming(DualCD):
         fixed = 3 * 8 * (blocks.n_features + 1) + max(0, 3 * largest - BUFFERS) + 32 * blocks.n_chunks
         rest = self.problem.working - fixed
         smallest_group = self._smallest_group(sizes)
-        if rest < 2 * smallest_group:
+        if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
             self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
         alpha_type = np.dtype(np.float32 if self._round else np.float64)
         alpha_bytes = alpha_type.itemsize * blocks.n_rows
         alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= 2 * smallest_group
         rest -= alpha_bytes if alphas_fit else 0
         self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
-        self._group_bytes = self._group_size(rest, smallest_group)
+        group_bytes = self._group_size(rest, smallest_group)
         row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, value_size) / blocks.n_rows
-        group_rows = max(int(self._group_bytes / row_bytes * 1.2), int(self._most_rows())) + 1
-        cache_bytes = max(0, rest - 2 * self._group_bytes)
-        self._cache_rows = int(cache_bytes / row_bytes)
+        group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
+        table_bytes = group_rows * (ROW.itemsize + 4)
+        self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
+        cache_bytes = max(0, rest - 2 * (self._group_bytes + table_bytes))
+        self._cache_rows = int(cache_bytes / (row_bytes + RANKING_BYTES))
         self._table = np.empty(self._cache_rows + 2 * group_rows, ROW)
         self._order = np.empty(self._cache_rows + group_rows, np.int32)
-        self._cache = Arena(cache_bytes - self._cache_rows * (ROW.itemsize + 4), self._table[: self._cache_rows],
-                            blocks.dtype)
+        cache_room = cache_bytes - self._cache_rows * (ROW.itemsize + 4 + RANKING_BYTES)
+        self._cache = Arena(cache_room, self._table[: self._cache_rows], blocks.dtype)
         self._group_rows, self._groups = group_rows, []
         for start in (self._cache_rows, self._cache_rows + group_rows):
             table = self._table[start : start + group_rows]
             self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
+
+    def _largest_group(self) -> int:
+        """Bytes of the rows of the largest unit that must be in memory as a whole."""
+        value_size = self.blocks.dtype.itemsize
+        sizes = self.blocks.chunk_nonzeros * (4 + value_size) + self.blocks.chunk_rows * (value_size - 4)
+        return self._smallest_group(sizes)
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
