@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
 import signal
 import sys
-from contextlib import suppress
 
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -261,25 +260,16 @@ def print_result(text: str) -> None:
         raise ClosedPipe from None
 
 
-def return_freed_memory() -> None:
-    """Makes glibc give freed arrays back to the system at once, whatever thread they were of, as --memory promises."""
-    mmap_threshold, arena_max = -3, -8
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(mmap_threshold, 1 << 19)
-        libc.mallopt(arena_max, 2)
-
-
 def _terminate(number, frame):
     raise SystemExit(128 + number)
 
 
 def run(command) -> None:
     """Runs a command; every way it can fail becomes a sentence and an exit code."""
+    gc.set_threshold(100_000)  # our loops make no cycles
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _terminate)
-    return_freed_memory()
     try:
         command(standalone_mode=False)
         code = 0

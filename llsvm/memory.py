@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -85,6 +86,18 @@ def enough(n_bytes: int) -> str:
 def promised(memory: int) -> int:
     """The resident size that the process promises to stay below."""
     return working(memory) + FLOOR
+
+
+def keep_no_freed_arrays() -> None:
+    """Makes glibc give large arrays (M_MMAP_THRESHOLD) back to the system as soon as they are freed."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(-3, 1 << 18)
+
+
+def give_back() -> None:
+    """Gives all that was freed back to the system, small arrays too."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak() -> int:

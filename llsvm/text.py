@@ -16,6 +16,7 @@ from llsvm.memory import enough, format_size
 from llsvm.sources import Raw, Source
 
 PIECE = 1 << 20
+MOST_THREADS = 16  # beyond which one thread could not use what they scan
 LINE_STEP = 1 << 14  # bytes read at a time to complete the last line of a piece
 NEWLINE = 10
 SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
@@ -135,6 +136,7 @@ def scan_pieces(
 
     `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
     """
+    threads = max(1, min(threads, MOST_THREADS, memory >> 23))
     step = piece_size(memory, threads)
     free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
     waiting = deque()

@@ -65,6 +65,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
 
     No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
     """
+    memory.keep_no_freed_arrays()
     solver = solvers.find(config.solver)
     if config.inner is not None and not solver.has_inner:
         raise UsageError(f"-s {solver.name} has no inner sweeps", "--inner goes with -s block")
@@ -143,6 +144,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         if not gatherer.add(block):
             folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
+            memory.give_back()
             return _open_set(BlockSet(folder / "data.blocks"), solver, config), folder
     if gatherer.n_rows == 0:
         raise DataError(f"{', '.join(source.name for source in sources)}: no rows")

@@ -194,6 +194,24 @@ def test_text_larger_than_memory_is_trained_on_through_a_temporary_set(measure, 
     assert list((folder / "tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize("options", [["--threads", "1"], ["--threads", "32"]], ids=" ".join)
+def test_what_reading_text_took_is_given_back_before_training(measure, folder, texts, options):
+    """The rows are first gathered in memory, then, too many, spilled: the largest budget that still spills."""
+    memory = 170 * MB
+    measured = measure("llsvm-train", "--memory", memory, "--max-passes", "1", "--log", "log", *options,
+                       texts["sorted"], "model")
+    assert read_log(folder / "log")[0]["data"] == "on disk"
+    assert measured.peak < promised(memory)
+
+
+def test_many_files_take_no_more_memory_than_one(measure, folder, lines):
+    for number in range(60):
+        (folder / f"part{number}").write_bytes(b"".join(lines[number::60]))
+    measured = measure("llsvm-split", "--memory", 100 * MB, "-m", "40", "-o", "parts.blocks",
+                       *(f"part{number}" for number in range(60)))
+    assert measured.peak < promised(100 * MB)
+
+
 def test_data_that_just_fits_is_loaded_and_still_within_the_promise(measure, folder, shuffled, tenth, rows):
     memory = 12 * tenth + 80 * MB
     measured = measure("llsvm-train", "--memory", memory, "--log", "log", shuffled, "model")
