@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -260,7 +260,7 @@ def make_model(outcome: Outcome, data, problem: Problem, config: Config) -> Mode
             "seed": config.seed, "rows": description.n_rows, "features": description.n_features,
             "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,
         },
-        "statistics": asdict(outcome.stats),
+        "statistics": outcome.stats.as_dict(),
     }
     bias = problem.bias if config.bias is None or config.bias >= 0 else -1.0
     return from_features(solver.header, label_order(description.labels), outcome.w[:, None], data.feature_ids(), bias,

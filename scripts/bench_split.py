@@ -35,11 +35,7 @@ def measure(path, peer, options, folder):
 def main():
     parser = peers.make_parser(__doc__)
     parser.add_argument("--memory", help="of llsvm-split, as in 300M")
-    options = peers.parse_options(parser)
-    peer = peers.find_liblinear(options.peer)
-    with peers.workplace() as folder:
-        for path in peers.data_files(options, folder):
-            measure(path, peer, options, folder)
+    peers.measure_files(parser, measure)
 
 
 if __name__ == "__main__":

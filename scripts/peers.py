@@ -213,5 +213,14 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
         print("  ".join([first, *rest]), flush=True)
 
 
+def measure_files(parser, measure) -> None:
+    """Calls measure(path, peer, options, folder) for every data file that the options name or ask for."""
+    options = parse_options(parser)
+    peer = find_liblinear(options.peer)
+    with workplace() as folder:
+        for path in data_files(options, folder):
+            measure(path, peer, options, folder)
+
+
 if __name__ == "__main__":
     {"train": wheel_train, "predict": wheel_predict}[sys.argv[1]](sys.argv[2:])

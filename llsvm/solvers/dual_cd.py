@@ -12,7 +12,7 @@ from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
 from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size
-from llsvm.reader import ROW, Arena, Prefetcher, Resident, rows_bytes
+from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_bytes
 
 # Measured on text-like data with memory for a tenth of it, passes to a gap of 1e-3: a cache of half the memory 6, of
 # 0.8 of it 5; of 10 cache sweeps a pass 7, of 20 5, of 40 4; without "free rows first" 8 (docs/out-of-core.md).
@@ -188,9 +188,8 @@ class Streaming(DualCD):
 
     def _largest_group(self) -> int:
         """Bytes of the rows of the largest unit that must be in memory as a whole."""
-        value_size = self.blocks.dtype.itemsize
-        sizes = self.blocks.chunk_nonzeros * (4 + value_size) + self.blocks.chunk_rows * (value_size - 4)
-        return self._smallest_group(sizes)
+        blocks = self.blocks
+        return self._smallest_group(arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize))
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
@@ -295,8 +294,8 @@ class Cached(Streaming):
 
     def _plan(self):
         """Groups of chunks that fill an arena, every chunk once a pass, for ever."""
-        blocks, value_size = self.blocks, self.blocks.dtype.itemsize
-        sizes = blocks.chunk_nonzeros * (4 + value_size) + blocks.chunk_rows * (value_size - 4)
+        blocks = self.blocks
+        sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
         order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
         while True:
             _dual_cd.shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
@@ -341,10 +340,9 @@ class Cached(Streaming):
         """Takes the rows that matter most into the cache, and makes room for them when it is full."""
         ranks = arena.rank(self._bounds)
         wanted = ranks <= self._limit
-        value_size = self.blocks.dtype.itemsize
-        n_bytes = int(arena.rows["length"][wanted].sum()) * (4 + value_size) + int(wanted.sum()) * (value_size - 4)
+        n_rows, n_nonzeros = int(wanted.sum()), int(arena.rows["length"][wanted].sum())
         room, row_room = self._cache.space
-        if n_bytes > room or wanted.sum() > row_room:
+        if arena_bytes(n_rows, n_nonzeros, self.blocks.dtype.itemsize) > room or n_rows > row_room:
             wanted = self._make_room(ranks)
         else:
             self._limit *= 1.1
