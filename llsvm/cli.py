@@ -273,6 +273,8 @@ def run(command) -> None:
     try:
         command(standalone_mode=False)
         code = 0
+    except SystemExit as error:
+        code = error.code
     except ClosedPipe as error:
         # What is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -289,7 +291,18 @@ def run(command) -> None:
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         code = fail(f"{name}{error.strerror or error}", "", 1)
-    sys.exit(code)
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """Ends the process at once: clearing up the interpreter takes longer than starting a small job."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream:
+                stream.flush()
+        except OSError:
+            code = code or 1
+    os._exit(code)
 
 
 def fail(message: str, hint: str, code: int) -> int:

@@ -33,6 +33,7 @@ class StopRequest:
     """
 
     ANSWER = b"\ninterrupted: finishing this pass to write the model so far; Ctrl-C again to stop without one\n"
+    SECOND_ANSWER = b"interrupted again: stopping at once\n"
 
     def __init__(self):
         self.asked = self.training = self._answered = self._forced = False
@@ -53,6 +54,7 @@ class StopRequest:
             if self._answered:
                 self._forced = True
                 _thread.interrupt_main()
+                os.write(2, self.SECOND_ANSWER)
                 return
             self.asked = self._answered = True
             os.write(2, self.ANSWER)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import hashlib
 import io
 import lzma
 import os
 import zlib
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
+from llsvm._sources import Digest
 from llsvm.core import DataError, LlsvmError, UsageError
 
 SWELLING = 1 << 18  # decompressed bytes wanted at a time
@@ -30,9 +28,7 @@ class Raw(io.RawIOBase):
         except OSError as error:
             raise LlsvmError(f"{self.name}: {error.strerror}") from None
         self.position = 0
-        self._digest = hashlib.sha256() if hashed else None
-        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="hash")
-        self._hashed = deque()
+        self._digest = Digest() if hashed else None
         self._front = b""
 
     def readable(self) -> bool:
@@ -47,9 +43,7 @@ class Raw(io.RawIOBase):
                 count = self._file.readinto(buffer) or 0
             except OSError as error:
                 raise LlsvmError(f"{self.name}: {error.strerror}") from None
-        if self._digest:
-            self._hash(memoryview(buffer)[:count])
-        self.position += count
+        self.account(memoryview(buffer)[:count])
         return count
 
     def read_at(self, buffer, offset: int) -> int:
@@ -62,21 +56,11 @@ class Raw(io.RawIOBase):
             raise LlsvmError(f"{self.name}: {error.strerror}") from None
         return count
 
-    def account(self, data):
-        """Counts and hashes, in place, what read_at gave; it must come in order. The future tells when it is hashed."""
+    def account(self, data) -> None:
+        """Counts and hashes bytes of the file; those that read_at gave must come in their order."""
         self.position += len(data)
-        return self._hashing.submit(self._digest.update, data) if self._digest else None
-
-    def _hash(self, data) -> None:
-        """On a thread of its own, from one of a few copies that are used again and again."""
-        copy = bytearray()
-        if len(self._hashed) == 4:
-            done, copy = self._hashed.popleft()
-            done.result()
-        if len(copy) < len(data):
-            copy = bytearray(len(data))
-        copy[: len(data)] = data
-        self._hashed.append((self._hashing.submit(self._digest.update, memoryview(copy)[: len(data)]), copy))
+        if self._digest:
+            self._digest.update(data)
 
     def front(self, count: int, until: bytes = b"") -> bytes:
         """The first bytes, without consuming them: `count` of them, or up to `until` or the end."""
@@ -89,10 +73,9 @@ class Raw(io.RawIOBase):
 
     @property
     def digest(self) -> str:
-        return self._hashing.submit(self._digest.hexdigest).result() if self._digest else ""
+        return self._digest.hexdigest() if self._digest else ""
 
     def close(self) -> None:
-        self._hashing.shutdown()
         self._file.close()
         super().close()
 
@@ -204,7 +187,7 @@ class Source:
 
     def description(self) -> dict:
         if self._description is None:
-            self._description = {"name": self.name, "size": self.raw.position, "sha256": self.raw.digest}
+            self._description = {"name": self.name, "size": self.raw.position, "xxh64": self.raw.digest}
         return self._description
 
     def close(self) -> None:

@@ -162,12 +162,10 @@ def scan_pieces(
                         if done.fault:
                             raise done.error(source.name, lines + done.n_lines + 1)
                         lines += done.n_lines
-                        own = memoryview(done.text)[slice(*done.own)]
-                        hashed = source.raw.account(own) if done.own[1] else None
+                        if done.own[1]:
+                            with memoryview(done.text) as text, text[slice(*done.own)] as own:
+                                source.raw.account(own)
                         yield done
-                        if hashed:
-                            hashed.result()
-                        own.release()
                         free.append(done)
                     if piece is None:
                         break

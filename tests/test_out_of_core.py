@@ -248,4 +248,4 @@ def test_predict_takes_no_more_memory_for_a_longer_file(measure, folder, lines, 
         np.testing.assert_array_equal(np.loadtxt(folder / "out", int), expected)
         peaks.append(measured.peak)
     assert (folder / "test.txt").stat().st_size > 80e6
-    assert peaks[1] < peaks[0] + 4 * MB
+    assert peaks[1] < peaks[0] + 20 * MB  # of which the threads' timing decides more than half

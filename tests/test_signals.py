@@ -149,6 +149,7 @@ def test_ctrl_c_twice_ends_at_once_without_a_model(training, tmp_path):
     training.interrupt()
     training.read_until("interrupted")
     training.interrupt()
+    training.read_until("interrupted again")
     code, rest, events = training.end()
     assert code == 130
     assert "no model" in rest and "Traceback" not in rest and "Exception ignored" not in rest
@@ -169,6 +170,7 @@ def test_the_model_that_was_there_survives_two_interrupts(training, tmp_path):
     training.interrupt()
     training.read_until("interrupted")
     training.interrupt()
+    training.read_until("interrupted again")
     training.end()
     assert (tmp_path / "model").read_text() == "solver_type of an earlier day\n"
 

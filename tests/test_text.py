@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import hashlib
 import io
 import lzma
 import math
@@ -14,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import zstandard
+from conftest import half_digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llsvm import text
 from llsvm.core import DataError, LlsvmError, UsageError
-from llsvm.sources import open_sources
+from llsvm.sources import Digest, open_sources
 from llsvm.text import FeatureMap, Labels, canonical_label, scan_blocks, scan_pieces
 
 BOM = b"\xef\xbb\xbf"
@@ -166,7 +166,7 @@ def assert_agrees(data: bytes, dtype=np.float32, zero_based=False, threads=1, pi
         [source] = open_sources([file.name])
         source.name = "data.txt"
         if assert_source_agrees(source, data, dtype, zero_based, threads, piece):
-            assert source.description()["sha256"] == hashlib.sha256(data).hexdigest()
+            assert source.description()["xxh64"][8:] == half_digest(data)
             assert source.description()["size"] == len(data)
         source.raw.close()
 
@@ -628,8 +628,29 @@ def test_size_and_digest_are_those_of_the_file_on_disk(tmp_path, kind):
     packed = COMPRESSIONS[kind](many_lines(3000)) * 2
     [source] = open_sources([str(write_file(tmp_path, packed))])
     scanned([source])
-    digest = hashlib.sha256(packed).hexdigest()
-    assert source.description() == {"name": source.name, "size": len(packed), "sha256": digest}
+    digest = source.description().pop("xxh64")
+    assert source.description() == {"name": source.name, "size": len(packed)}
+    assert len(digest) == 16 and digest[8:] == half_digest(packed)
+
+
+def test_the_digest_is_xxh64():
+    """The first three are the values that its authors and xxhsum give."""
+    known = {b"": "ef46db3751d8e999", b"a": "d24ec4f1a98c6e5b", b"abc": "44bc2cf5ad770999"}
+    for data, expected in known.items():
+        assert digest_of(data) == expected
+    data = np.random.default_rng(1).bytes(1000)
+    for size in [*range(140), 999, 1000]:
+        assert digest_of(data[:size])[8:] == half_digest(data[:size])
+        for part in (1, 7, 31, 32, 33, 64):
+            parts = (data[at : min(size, at + part)] for at in range(0, size, part))
+            assert digest_of(*parts) == digest_of(data[:size])
+
+
+def digest_of(*parts: bytes) -> str:
+    digest = Digest()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def test_members_one_behind_the_other_are_one_text(tmp_path, kind):
