@@ -12,25 +12,12 @@ shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 """
 
 from libc.math cimport INFINITY, fabs
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t
 
-from _sparse cimport Row, below, mix, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
+from _sparse cimport Row, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
 
 cdef enum:
     AHEAD = 8
-
-
-def shuffle(int32_t[::1] order, int64_t n, uint64_t seed, uint64_t counter):
-    """A random order of the first n entries, the same for the same seed and counter."""
-    cdef int64_t i, j
-    cdef int32_t other
-    cdef uint64_t stream = mix(seed, counter)
-    with nogil:
-        for i in range(n - 1, 0, -1):
-            j = <int64_t>below(mix(stream, <uint64_t>i), <uint64_t>(i + 1))
-            other = order[i]
-            order[i] = order[j]
-            order[j] = other
 
 
 def sweep(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-
 import numpy as np
 
-from llsvm.core import LlsvmError
-from llsvm.files import temporary_folder
+from llsvm.files import Scratch
 
 
 class Alphas:
@@ -20,27 +16,20 @@ class Alphas:
         if in_memory:
             self._array = np.zeros(n_rows, dtype)
         else:
-            self._file = tempfile.TemporaryFile(prefix="llsvm-alpha-", dir=temporary_folder())  # noqa: SIM115
-            self._file.truncate(self._dtype.itemsize * n_rows)
+            self._file = Scratch("alpha", self._dtype.itemsize * n_rows)
 
     def read(self, start: int, count: int) -> np.ndarray:
         if self._file is None:
             return self._array[start : start + count]
         size = self._dtype.itemsize
-        return np.frombuffer(os.pread(self._file.fileno(), size * count, size * start), self._dtype)
+        return np.frombuffer(self._file.read(size * count, size * start), self._dtype)
 
     def write(self, start: int, values: np.ndarray) -> None:
         if self._file is None:
             self._array[start : start + len(values)] = values
             return
-        data = memoryview(np.ascontiguousarray(values, self._dtype).view(np.uint8))
-        position = self._dtype.itemsize * start
-        try:
-            while data:
-                written = os.pwrite(self._file.fileno(), data, position)
-                data, position = data[written:], position + written
-        except OSError as error:
-            raise LlsvmError(f"{tempfile.gettempdir()}: {error.strerror}", "set TMPDIR to a larger disk") from None
+        data = np.ascontiguousarray(values, self._dtype).view(np.uint8)
+        self._file.write(data, self._dtype.itemsize * start)
 
     def scatter(self, positions: np.ndarray, values: np.ndarray) -> None:
         """Single rows, anywhere."""

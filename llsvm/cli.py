@@ -120,10 +120,11 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @llsvm.command(cls=WeightCommand, context_settings=CONTEXT)
 @click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
 @click.option("-s", "--solver", default="dual", show_default=True, metavar="SOLVER",
-              help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper).")
+              help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper), "
+                   "shrink (the LLSVM paper: one pass over the text).")
 @click.option("-c", "--cost", type=float, default=1.0, show_default=True, help="C, the price of a margin violation.")
-@click.option("-e", "--tolerance", type=float, default=1e-3, show_default=True,
-              help="Stop at this relative duality gap (certified).")
+@click.option("-e", "--tolerance", type=float, show_default="1e-3; shrink: 0.01",
+              help="Stop at this relative duality gap (certified); shrink: at this relative change of the dual.")
 @click.option("-B", "--bias", default="-1", show_default=True, metavar="NUMBER|R",
               help="A bias term of this size; R: the largest row norm; negative: none.")
 @click.option("--weight", type=(str, float), multiple=True, hidden=True)
@@ -133,7 +134,11 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.option("--time-limit", type=float, metavar="SECONDS",
               help="Stop after the pass that exceeds it, counted from the start of training.")
 @click.option("--inner", metavar="N|auto",
-              help="-s block: sweeps a block, or auto: until LIBLINEAR's condition holds in it.  [default: 1]")
+              help="Sweeps: of a block (-s block), or auto, until LIBLINEAR's condition holds in it; of a sub-problem "
+                   "(-s shrink).  [default: 1; shrink: 10]")
+@click.option("--exact", is_flag=True, help="-s shrink: look at all rows again and again, until the gap is certified.")
+@click.option("--certify/--no-certify", default=True,
+              help="-s shrink: read the rows once more to certify the result, where that is possible.")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
 @click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
               help="How values of text are stored.")
@@ -143,8 +148,8 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @memory_option
 @threads_option
 @click.version_option(__version__, prog_name="llsvm-train")
-def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, zero_based,
-          precision, log, strict, quiet, memory, threads):
+def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, exact,
+          certify, zero_based, precision, log, strict, quiet, memory, threads):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -159,16 +164,19 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
     llsvm-train -c 0.1 -B 1 data.txt model          from text; split into a temporary set if it does not fit
     llsvm-train --memory 2G big.blocks model        at most 2 GB, however large the set
     llsvm-split d.txt | llsvm-train -s 1 - model    squared hinge loss, in a pipeline
+    zcat d.gz | llsvm-train -s shrink - model       one pass, any number of classes, near the optimum
     """
     from llsvm.session import train_model
-    from llsvm.train import Config
+    from llsvm.train import Config, default_tolerance
 
+    if tolerance is None:
+        tolerance = default_tolerance(solver, exact)
     config = Config(
         solver=solver, C=_positive("-c", cost), tolerance=_positive("-e", tolerance), bias=_bias(bias),
         weights={_label(label): _positive(f"-w{label}", value) for label, value in weight}, balanced=balanced,
         memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
         time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
-        zero_based=zero_based, precision=precision,
+        exact=exact, certify=certify, zero_based=zero_based, precision=precision,
     )
     *data, target = paths
     converged, interrupted = train_model(data, target, config, log, quiet, print_result)

@@ -86,6 +86,11 @@ class Description:
     sources: list[dict]
 
 
+def label_order(labels: list[str]) -> list[str]:
+    """As LIBLINEAR: in order of first occurrence, but -1 never before +1."""
+    return ["1", "-1"] if labels == ["-1", "1"] else list(labels)
+
+
 @dataclass(frozen=True)
 class Certificate:
     """P(w) and D(alpha): no w can be better than dual, so w is at most `gap` from the optimum."""
@@ -107,7 +112,8 @@ class PassStats:
     """What is known after a pass over the data; times in seconds and bytes count from the start of training.
 
     primal, dual and gap (relative) are those of the best certified w, or, where none is near the tolerance yet,
-    estimates from the losses met on the way (certified = False).
+    estimates from the losses met on the way (certified = False). change: of the dual value, relative, where a solver
+    stops by it. finished: the solver has reached its tolerance.
     """
 
     number: int
@@ -122,6 +128,8 @@ class PassStats:
     compute: float = 0.0
     seconds: float = 0.0
     peak_memory: int = 0
+    change: float = float("inf")
+    finished: bool = False
 
     def as_dict(self) -> dict:
         """For JSON, which knows no infinity."""
@@ -134,7 +142,8 @@ class Problem:
 
     loss_at_zero = P(0); signs[code] = +1 or -1; box[0] = (U, d) of the negative rows, box[1] of the positive ones (see
     _dual_cd.pyx); bias is 0 where there is none. working = bytes for arrays, memory = what the user said. inner: sweeps
-    a block, 0 = as many as it takes. progress(share of the pass) may be called at any time.
+    a block, 0 = as many as it takes, None = as many as the solver likes. progress(share of the pass) may be called at
+    any time.
     """
 
     n_rows: int
@@ -148,5 +157,5 @@ class Problem:
     threads: int
     memory: int
     working: int
-    inner: int = 1
+    inner: int | None = None
     progress: Callable[[float], None] = lambda share: None

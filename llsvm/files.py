@@ -53,6 +53,36 @@ def temporary_folder() -> str:
     return wanted or tempfile.gettempdir()
 
 
+class Scratch:
+    """A temporary file without a name: gone with this process, however that ends."""
+
+    def __init__(self, purpose: str, n_bytes: int = 0):
+        self._folder = temporary_folder()
+        try:
+            self._file = tempfile.TemporaryFile(prefix=f"llsvm-{purpose}-", dir=self._folder)  # noqa: SIM115
+            self._file.truncate(n_bytes)
+        except OSError as error:
+            raise self._full(error) from None
+
+    def read(self, size: int, position: int) -> bytes:
+        return os.pread(self._file.fileno(), size, position)
+
+    def write(self, data, position: int) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.pwrite(self._file.fileno(), view, position)
+                view, position = view[written:], position + written
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _full(self, error: OSError) -> LlsvmError:
+        return LlsvmError(f"{self._folder}: {error.strerror}", "set TMPDIR to a larger disk")
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def same_file(one: str, other: str) -> bool:
     """Both name one regular file."""
     try:

@@ -88,6 +88,24 @@ def promised(memory: int) -> int:
     return working(memory) + FLOOR
 
 
+def vector_bytes(n_features: int, columns: int = 1) -> int:
+    """The weights: w, the snapshot that is being certified, the best one; at the end all of them, also sorted, and the
+    ids."""
+    return 8 * (n_features + 1) * (2 * columns + 2)
+
+
+def check_vectors(n_features: int, columns: int, memory: int) -> None:
+    """Refuses a budget in which the weights do not fit."""
+    needed = vector_bytes(n_features, columns)
+    if needed > working(memory):
+        classes = f" for {columns} classes" if columns > 1 else ""
+        raise UsageError(
+            f"--memory {format_size(memory)} is too small: the weights of {n_features} features{classes} alone take "
+            f"{format_size(needed)}",
+            f"at least --memory {enough(2 * needed)} is needed",
+        )
+
+
 def keep_no_freed_arrays() -> None:
     """Makes glibc give large arrays (M_MMAP_THRESHOLD) back to the system as soon as they are freed."""
     with suppress(OSError, AttributeError):

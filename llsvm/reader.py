@@ -32,6 +32,21 @@ def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
     return n_nonzeros * (4 + value_size) + n_rows * (value_size - 4)
 
 
+shuffle = _reader.shuffle
+
+
+def groups(order, sizes, rows, most_bytes: int, most_rows: int):
+    """Chunks in this order, in groups that an arena of so many bytes and rows can hold."""
+    group, n_bytes, n_rows = [], 0, 0
+    for chunk in order.tolist():
+        if group and (n_bytes + sizes[chunk] > most_bytes or n_rows + rows[chunk] > most_rows):
+            yield group
+            group, n_bytes, n_rows = [], 0, 0
+        group.append(chunk)
+        n_bytes, n_rows = n_bytes + sizes[chunk], n_rows + rows[chunk]
+    yield group
+
+
 class Arena:
     """Rows side by side in one stretch of memory, described by a table: a part, from first_slot, of a larger one."""
 
@@ -45,6 +60,11 @@ class Arena:
     @property
     def rows(self) -> np.ndarray:
         return self._table[: self.n_rows]
+
+    @property
+    def data(self) -> np.ndarray:
+        """The bytes that the rows stand in."""
+        return self._room
 
     @property
     def space(self) -> tuple[int, int]:

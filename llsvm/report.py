@@ -40,7 +40,7 @@ class Console:
 
     def pass_done(self, stats: PassStats) -> None:
         """A line for every pass that read data; of quick passes in memory only those that tell something new."""
-        news = stats.primal, stats.bytes_read
+        news = stats.primal, stats.bytes_read, stats.change
         if news != self._told or time.perf_counter() - self._told_at > 1:
             self._told, self._told_at = news, time.perf_counter()
             self.line(pass_line(stats))
@@ -82,7 +82,9 @@ def pass_line(stats: PassStats) -> str:
     known = stats.primal < float("inf")
     primal = f"  primal {mark}{stats.primal:.6g}" if known else ""
     gap = f"  gap {mark}{stats.gap:.2e}" if known else ""
-    return f"pass {stats.number:3d}{primal}  dual {stats.dual:.6g}{gap}  active {stats.active}  {stats.seconds:.2f} s"
+    change = f"  change {stats.change:.1e}" if stats.change < float("inf") else ""
+    return (f"pass {stats.number:3d}{primal}  dual {stats.dual:.6g}{gap}{change}  active {stats.active}  "
+            f"{stats.seconds:.2f} s")
 
 
 class RunLog:

@@ -92,10 +92,10 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
             console.begin()
             with train.open_data(paths, config, console.bar) as data:
                 console.end()
-                outcome, problem = _train(data, config, console, log, stop)
+                outcome = _train(data, config, console, log, stop)
                 log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
                 log.close()
-                models.save(train.make_model(outcome, data, problem, config), output)
+                models.save(train.make_model(outcome, data, config), output)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no model was written") from None
     finally:
@@ -106,44 +106,60 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
         print_result(_summary(outcome))
     if outcome.reason not in ("converged", "interrupted"):
         limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
-        console.warn(f"stopped by {limit} at a relative gap of {outcome.stats.gap:.2e}, above the tolerance of "
-                     f"{config.tolerance:g}; raise the limit, or -e")
+        reached = (f"change of the dual of {outcome.stats.change:.2e}" if train.reads_once(config) else
+                   f"gap of {outcome.stats.gap:.2e}")
+        console.warn(f"stopped by {limit} at a relative {reached}, above the tolerance of {config.tolerance:g}; raise "
+                     f"the limit, or -e")
     return outcome.reason == "converged", outcome.reason == "interrupted"
 
 
 def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
-    description = data.description
-    problem = train.pose(description, config)
-    for label in train.check_weights(description, config):
-        console.warn(f"label {label}, given a weight, does not occur in the data")
-    setting = _setting(config, problem, data)
+    once = train.reads_once(config)
+    if not once:
+        _warn_of_weights(data, config, console)
+    solver = train.start(data, config)
+    setting = _setting(config, solver, data)
     console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
     log.write("start", **setting)
-    solver = train.start(data, problem, config)
     console.begin()
-    problem.progress = lambda share: console.bar("pass", share, 1.0)
+    if once:
+        data.progress = console.bar
+    else:
+        solver.problem.progress = lambda share: console.bar("pass", share, 1.0)
 
     def on_pass(stats):
+        stop.training = True
         console.pass_done(stats)
         console.begin()
         log.write("pass", **stats.as_dict())
 
-    stop.training = True
-    return train.run(solver, config, on_pass, stop), problem
+    stop.training = not once  # what is read once is whole or nothing
+    outcome = train.run(solver, config, on_pass, stop)
+    if once:
+        _warn_of_weights(data, config, console)
+    return outcome
 
 
-def _setting(config: train.Config, problem, data) -> dict:
+def _warn_of_weights(data, config, console: Console) -> None:
+    for label in train.check_weights(data.description, config):
+        console.warn(f"label {label}, given a weight, does not occur in the data")
+
+
+def _setting(config: train.Config, solver, data) -> dict:
     description = data.description
-    where = "on disk" if isinstance(data, BlockSet) else "in memory"
+    where = data.where if train.reads_once(config) else "on disk" if isinstance(data, BlockSet) else "in memory"
+    known = {} if description is None else {
+        "rows": description.n_rows, "features": description.n_features, "nonzeros": description.n_nonzeros,
+    }  # fmt: skip
     return {
-        "solver": config.solver, "C": config.C, "tolerance": config.tolerance, "bias": problem.bias,
-        "weights": _weights_said(config), "rows": description.n_rows,
-        "features": description.n_features, "nonzeros": description.n_nonzeros, "data": where,
+        "solver": config.solver + " --exact" * config.exact, "C": config.C, "tolerance": config.tolerance,
+        "bias": "R" if description is None and config.bias is None else solver.bias,
+        "weights": _weights_said(config), **known, "data": where,
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
-        "values": description.dtype.name, "max_passes": config.max_passes,
+        "values": config.precision if description is None else description.dtype.name, "max_passes": config.max_passes,
         **({"time_limit": config.time_limit} if config.time_limit < float("inf") else {}),
-        **({"inner": problem.inner or "auto"} if config.inner is not None else {}),
-        "sources": [source["name"] for source in description.sources][:10],
+        **({"inner": config.inner or "auto"} if config.inner is not None else {}),
+        "sources": data.names if description is None else [source["name"] for source in description.sources][:10],
     }
 
 
@@ -153,10 +169,15 @@ def _weights_said(config: train.Config) -> str:
 
 
 def _summary(outcome: train.Outcome) -> str:
-    stats = outcome.stats
-    return (
-        f"primal objective = {stats.primal:.9g}\ndual objective = {stats.dual:.9g}\n"
-        f"relative duality gap = {stats.gap:.3e} (certified)\n"
+    stats, classes = outcome.stats, f" (sum over {outcome.w.shape[1]} classes)" * (outcome.w.shape[1] > 1)
+    if outcome.certificate:
+        known = (f"primal objective = {stats.primal:.9g}{classes}\ndual objective = {stats.dual:.9g}{classes}\n"
+                 f"relative duality gap = {stats.gap:.3e} (certified)\n")
+    else:
+        known = f"dual objective = {stats.dual:.9g}{classes}\nno certificate: {outcome.uncertified}\n"
+    if stats.change < float("inf"):
+        known += f"relative change of the dual = {stats.change:.3e}, {stats.active} rows active\n"
+    return known + (
         f"passes = {stats.number}, {budgets.format_size(stats.bytes_read)} read\n"
         f"time = {stats.seconds:.2f} s (compute {stats.compute:.2f} s, waiting for data {stats.wait:.2f} s)\n"
         f"peak memory = {budgets.format_size(stats.peak_memory)}"

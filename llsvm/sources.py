@@ -9,6 +9,7 @@ import io
 import lzma
 import os
 import zlib
+from pathlib import Path
 
 from llsvm._sources import Digest
 from llsvm.core import DataError, LlsvmError, UsageError
@@ -197,8 +198,9 @@ class Source:
 
 
 def open_sources(paths, hashed: bool = True) -> list[Source]:
-    """All inputs, each opened once before any work begins, so that a wrong name costs nothing."""
+    """All inputs, each opened once before any work begins, so that a wrong name costs nothing; but a named pipe can be
+    opened only once."""
     for path in paths:
-        if path != "-":
+        if path != "-" and not Path(path).is_fifo():
             Raw(path, hashed=False).close()
     return [Source(path, hashed) for path in paths]

@@ -15,10 +15,11 @@ import numpy as np
 
 from llsvm import __version__, memory, reader, solvers
 from llsvm.blockset import BlockSet, Writer, is_block_set
-from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError
+from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
+from llsvm.stream import SetStream, TextStream
 from llsvm.text import FeatureMap, Labels, scan_blocks
 
 TEMPORARY_BLOCKS = 16
@@ -30,7 +31,7 @@ class Config:
     """Everything the user decided.
 
     bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
-    takes, None not said.
+    takes, None not said; exact: the exact variant of a one-pass solver; certify: read the rows of one once more.
     """
 
     solver: str = "dual"
@@ -45,30 +46,35 @@ class Config:
     max_passes: int = 10000
     time_limit: float = float("inf")
     inner: int | None = None
+    exact: bool = False
+    certify: bool = True
     zero_based: bool = False
     precision: str = "float32"
 
 
 @dataclass
 class Outcome:
-    """A trained w and what is known about it. reason: converged, passes, time or interrupted."""
+    """Trained weights (features + 1, columns) and what is known about them. reason: converged, passes, time or
+    interrupted; classes: a certificate a class; uncertified: why there is no certificate."""
 
     w: np.ndarray
-    certificate: Certificate
+    bias: float
+    certificate: Certificate | None
     stats: PassStats
     reason: str
+    classes: list[Certificate] = field(default_factory=list)
+    uncertified: str = ""
 
 
 @contextmanager
 def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: None):
-    """The data set that the paths name, ready for the solver: Resident where it fits, else a BlockSet.
+    """The data set that the paths name, ready for the solver: Resident where it fits, else a BlockSet; a stream for
+    a solver that reads once.
 
     No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
     """
     memory.keep_no_freed_arrays()
-    solver = solvers.find(config.solver)
-    if config.inner is not None and not solver.has_inner:
-        raise UsageError(f"-s {solver.name} has no inner sweeps", "--inner goes with -s block")
+    solver = _check_solver(config)
     paths = paths or [_only_set_here()]
     sources = None
     if len(paths) == 1 and paths[0] == "-":
@@ -84,13 +90,42 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
             raise UsageError(f"{folder}: a folder is trained on alone", "give one block set, or text files")
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
+    sources = sources or open_sources(paths)
+    if reads_once(config):
+        if config.balanced:
+            raise UsageError("-w balanced needs the counts of all labels, and text is read once",
+                             "make a block set first: llsvm-split, then llsvm-train")
+        yield TextStream(sources, paths, config.threads, config.zero_based, config.precision,
+                         memory.working(config.memory))
+        return
     folder = None
     try:
-        data, folder = _read_text(sources or open_sources(paths), solver, config, progress)
+        data, folder = _read_text(sources, solver, config, progress)
         yield data
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def reads_once(config: Config) -> bool:
+    return solvers.find(config.solver).one_pass is not None and not config.exact
+
+
+def default_tolerance(solver: str, exact: bool) -> float:
+    return solvers.Solver.tolerance if exact else solvers.find(solver).tolerance
+
+
+def _check_solver(config: Config) -> solvers.Solver:
+    solver = solvers.find(config.solver)
+    if config.inner is not None and not solver.has_inner:
+        raise UsageError(f"-s {solver.name} has no inner sweeps", "--inner goes with -s block and -s shrink")
+    if config.inner == 0 and solver.one_pass:
+        raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
+    if config.exact and not solver.one_pass:
+        raise UsageError(f"-s {solver.name} is exact anyway", "--exact goes with -s shrink")
+    if not config.certify and not reads_once(config):
+        raise UsageError(f"--no-certify: -s {solver.name} stops by its certificate", "--no-certify goes with -s shrink")
+    return solver
 
 
 def _only_set_here() -> str:
@@ -102,28 +137,14 @@ def _only_set_here() -> str:
     raise UsageError(f"no DATA given and several sets here: {', '.join(found)}", "llsvm-train DATA MODEL")
 
 
-def vector_bytes(n_features: int) -> int:
-    """w, the snapshot that is being certified, the best one; at the end the best one, the ids, and both sorted."""
-    return 4 * 8 * (n_features + 1)
-
-
-def check_vectors(n_features: int, config: Config) -> None:
-    """Refuses a budget in which w does not fit."""
-    needed = vector_bytes(n_features)
-    if needed > memory.working(config.memory):
-        raise UsageError(
-            f"--memory {memory.format_size(config.memory)} is too small: the weights of {n_features} features alone "
-            f"take {memory.format_size(needed)}",
-            f"at least --memory {memory.enough(2 * needed)} is needed",
-        )
-
-
 def _open_set(blocks: BlockSet, solver, config: Config):
     if blocks.n_rows == 0:
         raise DataError(f"{blocks.path}: no rows")
+    if reads_once(config):
+        return SetStream(blocks, memory.working(config.memory), config.seed)
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
     scratch = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
-    fits = size + scratch + vector_bytes(blocks.n_features) <= memory.working(config.memory)
+    fits = size + scratch + memory.vector_bytes(blocks.n_features) <= memory.working(config.memory)
     return reader.load(blocks, config.threads) if fits and solver.in_memory else blocks
 
 
@@ -139,8 +160,8 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        check_vectors(features.n_features, config)
-        gatherer.reserve = vector_bytes(features.n_features) + features.n_bytes
+        memory.check_vectors(features.n_features, 1, config.memory)
+        gatherer.reserve = memory.vector_bytes(features.n_features) + features.n_bytes
         if not gatherer.add(block):
             folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
@@ -180,11 +201,6 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> P
     return folder
 
 
-def label_order(labels: list[str]) -> list[str]:
-    """As LIBLINEAR: in order of first occurrence, but -1 never before +1."""
-    return ["1", "-1"] if labels == ["-1", "1"] else list(labels)
-
-
 def pose(description: Description, config: Config) -> Problem:
     """The two-class problem of this data set."""
     labels, counts = description.labels, description.label_counts
@@ -192,7 +208,8 @@ def pose(description: Description, config: Config) -> Problem:
         raise DataError(f"only one class in the data: every label is {labels[0]}", "a classifier needs two")
     if len(labels) > 2:
         named = ", ".join(labels[:6]) + (", ..." if len(labels) > 6 else "")
-        raise DataError(f"{len(labels)} classes in the data ({named})", "this version trains two-class models")
+        raise DataError(f"{len(labels)} classes in the data ({named})",
+                        "-s shrink trains any number of classes; the others, for now, two")
     positive = label_order(labels)[0]
     signs = np.array([1.0 if label == positive else -1.0 for label in labels])
     balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))
@@ -204,26 +221,28 @@ def pose(description: Description, config: Config) -> Problem:
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
     return Problem(
         description.n_rows, description.n_features, loss_at_zero, signs, box, float(bias), config.tolerance,
-        config.seed, config.threads, config.memory, memory.working(config.memory),
-        1 if config.inner is None else config.inner,
+        config.seed, config.threads, config.memory, memory.working(config.memory), config.inner,
     )
 
 
-def start(data, problem: Problem, config: Config):
-    """The solver object for this data: resident or streaming."""
+def start(data, config: Config):
+    """The solver object for this data: resident, streaming, or read once."""
     solver = solvers.find(config.solver)
-    return solver.in_memory(problem, data) if isinstance(data, reader.Resident) else solver.streaming(problem, data)
+    if reads_once(config):
+        return solver.one_pass(data, config)
+    build = solver.in_memory if isinstance(data, reader.Resident) else solver.streaming
+    return build(pose(data.description, config), data)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
-    """The one training loop: passes until the certified gap is small enough or something ends it."""
+    """The one training loop: passes until the solver has reached its tolerance or something ends it."""
     began, reason, stats = time.perf_counter(), "", None
     try:
         for stats in solver.passes():
             stats.seconds = time.perf_counter() - began
             stats.peak_memory = memory.peak()
             on_pass(stats)
-            if stats.certified and stats.gap <= config.tolerance:
+            if stats.finished:
                 reason = "converged"
             elif stopped():
                 reason = "interrupted"
@@ -233,38 +252,46 @@ def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped:
                 reason = "time"
             if reason:
                 break
-        if solver.certified is None or reason == "passes":
-            solver.certify()
-            if solver.certified.relative_gap <= config.tolerance and reason != "interrupted":
-                reason = "converged"
+        reason, known = solver.finish(reason, stopped), solver.certified
         final = replace(
-            stats, certified=True, primal=solver.certified.primal, dual=solver.certified.dual,
-            gap=solver.certified.relative_gap, bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
+            stats, certified=known is not None, dual=known.dual if known else stats.dual,
+            primal=known.primal if known else np.inf, gap=known.relative_gap if known else np.inf,
+            bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
             seconds=time.perf_counter() - began, peak_memory=memory.peak(),
         )
-        return Outcome(solver.best_w, solver.certified, final, reason)
+        w = solver.best_w if solver.best_w.ndim == 2 else solver.best_w[:, None]
+        return Outcome(w, solver.bias, known, final, reason, solver.certificates, solver.uncertified)
     finally:
         solver.close()
 
 
-def make_model(outcome: Outcome, data, problem: Problem, config: Config) -> Model:
+def make_model(outcome: Outcome, data, config: Config) -> Model:
     description, solver = data.description, solvers.find(config.solver)
     info = {
         "written_by": f"llsvm {__version__}",
-        "certificate": {
-            "primal": outcome.certificate.primal, "dual": outcome.certificate.dual,
-            "relative_gap": outcome.certificate.relative_gap, "tolerance": config.tolerance, "reason": outcome.reason,
-        },
+        "certificate": _certificate_facts(outcome, config),
         "training": {
-            "solver": solver.name, "C": config.C, "weights": config.weights, "balanced": config.balanced,
+            "solver": solver.name, "exact": not reads_once(config), "C": config.C, "weights": config.weights,
+            "balanced": config.balanced,
             "seed": config.seed, "rows": description.n_rows, "features": description.n_features,
             "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,
         },
         "statistics": outcome.stats.as_dict(),
     }
-    bias = problem.bias if config.bias is None or config.bias >= 0 else -1.0
-    return from_features(solver.header, label_order(description.labels), outcome.w[:, None], data.feature_ids(), bias,
+    bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
+    return from_features(solver.header, label_order(description.labels), outcome.w, data.feature_ids(), bias,
                          description.zero_based, info)
+
+
+def _certificate_facts(outcome: Outcome, config: Config) -> dict:
+    stopped = {"tolerance": config.tolerance, "reason": outcome.reason}
+    if outcome.certificate is None:
+        return {"none": outcome.uncertified, "dual": outcome.stats.dual, **stopped}
+    facts = {"primal": outcome.certificate.primal, "dual": outcome.certificate.dual,
+             "relative_gap": outcome.certificate.relative_gap, **stopped}
+    if len(outcome.classes) > 1:
+        facts["classes"] = [{"primal": c.primal, "dual": c.dual} for c in outcome.classes]
+    return facts
 
 
 def check_weights(description: Description, config: Config) -> list[str]:

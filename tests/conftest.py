@@ -174,10 +174,9 @@ def fit_model(path, target, stopped=lambda: False, **options):
     """Trains on the data at path as the commands do, and writes the model to target."""
     config, passes = train.Config(**options), []
     with train.open_data([str(path)], config) as data:
-        problem = train.pose(data.description, config)
-        outcome = train.run(train.start(data, problem, config), config, passes.append, stopped)
+        outcome = train.run(train.start(data, config), config, passes.append, stopped)
         with Output(str(target)) as output:
-            save(train.make_model(outcome, data, problem, config), output)
+            save(train.make_model(outcome, data, config), output)
         return Fit(outcome, passes, str(target), read_model(target), isinstance(data, BlockSet))
 
 

@@ -23,6 +23,7 @@ LEVELS = [
     {"memory", "files", "sources"},
     {"text", "blockset", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
+    {"active", "stream"},
     {"solvers"},
     {"train"},
     {"session"},
@@ -82,9 +83,15 @@ def test_the_modules_are_found():
 def test_imports_go_downward_only(module):
     above = {
         name for name in imports(module)
-        if not is_compiled(name) and level(name) >= level(module) and not name.startswith(f"{module}.")
+        if not is_compiled(name) and level(name) >= level(module) and name.split(".")[0] != module.split(".")[0]
     }  # fmt: skip
     assert not above
+
+
+def test_imports_within_a_package_go_one_way():
+    pairs = {(module, name) for module in MODULES for name in imports(module) if name.split(".")[0] == module.split(".")[0]}
+    assert pairs
+    assert not {(module, name) for module, name in pairs if (name, module) in pairs}
 
 
 @EVERY_MODULE

@@ -171,9 +171,11 @@ def test_a_tenth_of_the_memory_certifies_in_ten_passes(measure, folder, split, t
     [
         (["-s", "dual-l2"], 2),
         (["-s", "block", "--max-passes", 2], 1),
+        (["-s", "shrink", "-e", 1e-6], 1),
+        (["-s", "shrink", "--exact"], 1),
         (["-e", 1e-7, "--max-passes", 2], 1),  # dual variables in float64: too many for this memory, so on disk
     ],
-    ids=["dual-l2", "block", "alphas on disk"],
+    ids=["dual-l2", "block", "shrink", "shrink --exact", "alphas on disk"],
 )
 def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, power):
     measured = measure("llsvm-train", *options, "--memory", tenth, "--log", "log", shuffled, "model")
@@ -190,6 +192,18 @@ def test_text_larger_than_memory_is_trained_on_through_a_temporary_set(measure, 
     assert start["data"] == "on disk"
     assert end["gap"] <= 1e-3 and len(passes) <= 10
     assert measured.peak < promised(tenth)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows), rel=1e-6)
+    assert list((folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("memory", ["tenth", 100 * MB, 200 * MB])
+def test_one_pass_over_the_text_stays_within_its_memory(measure, folder, texts, tenth, rows, memory):
+    """The active rows of the first pass do not fit a tenth."""
+    memory = tenth if memory == "tenth" else memory
+    measured = measure("llsvm-train", "-s", "shrink", "--memory", memory, "--log", "log", texts["shuffled"], "model")
+    start, passes, end = read_log(folder / "log")
+    assert start["data"] == "read once" and len(passes) > 1
+    assert measured.peak < promised(memory)
     assert end["primal"] == pytest.approx(primal(folder / "model", rows), rel=1e-6)
     assert list((folder / "tmp").iterdir()) == []
 

@@ -182,6 +182,7 @@ MODEL = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 1\n
 READERS = {
     "train in memory": ["llsvm-train", "-", "model"],
     "train on disk": ["llsvm-train", "--memory", "500K", "-", "model"],
+    "train in one pass": ["llsvm-train", "-s", "shrink", "-", "model"],
     "split": ["llsvm-split", "-", "-o", "new.blocks"],
     "predict": ["llsvm-predict", "-", "ready.model", "out"],
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import dual_cd
+from llsvm.solvers import dual_cd, shrink
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Solver:
     """A row of the table.
 
     `in_memory` and `streaming` build the object whose passes() trains; a solver without `in_memory` always streams.
+    `one_pass` builds it for rows that are read once; the two others are then its exact variant.
     """
 
     name: str
@@ -23,6 +24,8 @@ class Solver:
     in_memory: type | None
     streaming: type
     has_inner: bool = False
+    one_pass: type | None = None
+    tolerance: float = 1e-3
 
 
 SOLVERS = {
@@ -34,6 +37,9 @@ SOLVERS = {
                dual_cd.InMemory, dual_cd.Cached),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, has_inner=True),
+        Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
+               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, shrink.Exact, has_inner=True,
+               one_pass=shrink.OnePass, tolerance=1e-2),
     )
 }
 

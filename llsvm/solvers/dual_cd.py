@@ -12,7 +12,7 @@ from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
 from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size
-from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_bytes
+from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
 
 # Measured on text-like data with memory for a tenth of it, passes to a gap of 1e-3: a cache of half the memory 6, of
 # 0.8 of it 5; of 10 cache sweeps a pass 7, of 20 5, of 40 4; without "free rows first" 8 (docs/out-of-core.md).
@@ -34,10 +34,14 @@ class DualCD:
     def __init__(self, problem):
         self.problem = problem
         self.w = np.zeros(problem.n_features + 1)
-        self.best_w, self.certified = None, None
+        self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
         self._state = np.zeros(8)
         self._counter = 0
+
+    @property
+    def bias(self) -> float:
+        return self.problem.bias
 
     @property
     def dual(self) -> float:
@@ -45,9 +49,13 @@ class DualCD:
 
     def _sweep(self, table, order, active: int, count_from: int = 0, shrink: bool = False, fresh: bool = True) -> int:
         """One visit of rows order[:active] of the table in random order."""
-        problem, state = self.problem, self._state
         self._counter += 1
-        _dual_cd.shuffle(order, active, problem.seed, self._counter)
+        shuffle(order, active, self.problem.seed, self._counter)
+        return self._visit_all(table, order, active, count_from, shrink, fresh)
+
+    def _visit_all(self, table, order, active: int, count_from: int, shrink: bool = False, fresh: bool = True) -> int:
+        """One visit of rows order[:active] of the table in that order."""
+        problem, state = self.problem, self._state
         if fresh:
             state[0], state[1] = np.inf, -np.inf
         return _dual_cd.sweep(
@@ -85,7 +93,16 @@ class DualCD:
         return PassStats(
             number, int(self._state[7]), active, self.certified is not None, known.primal, known.dual,
             known.relative_gap, self.bytes_read, self.wait, self.compute,
+            finished=bool(self.certified and known.relative_gap <= self.problem.tolerance),
         )
+
+    def finish(self, reason: str, stopped=lambda: False) -> str:
+        """Sees to a certificate for a run that ended for this reason; returns the reason, which may be better now."""
+        if self.certified is None or reason == "passes":
+            self.certify()
+            if self.certified.relative_gap <= self.problem.tolerance and reason != "interrupted":
+                return "converged"
+        return reason
 
 
 class InMemory(DualCD):
@@ -141,6 +158,8 @@ class Streaming(DualCD):
     dual value at its end.
     """
 
+    CACHES = False
+
     def __init__(self, problem, blocks):
         super().__init__(problem)
         self.blocks = blocks
@@ -176,6 +195,7 @@ class Streaming(DualCD):
         table_bytes = group_rows * (ROW.itemsize + 4)
         self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
         cache_bytes = max(0, rest - 2 * (self._group_bytes + table_bytes))
+        self._spare_bytes, cache_bytes = cache_bytes, cache_bytes if self.CACHES else 0
         self._cache_rows = int(cache_bytes / (row_bytes + RANKING_BYTES))
         self._table = np.empty(self._cache_rows + 2 * group_rows, ROW)
         self._order = np.empty(self._cache_rows + group_rows, np.int32)
@@ -247,7 +267,11 @@ class Streaming(DualCD):
             estimate = met.relative_gap
             if snapshot is not None:
                 self._certify(snapshot, loss)
-            yield self._stats(number, self._cache.n_rows, met)
+            yield self._stats(number, self._n_active, met)
+
+    @property
+    def _n_active(self) -> int:
+        return self._cache.n_rows
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
@@ -278,6 +302,7 @@ class Cached(Streaming):
     The cache is swept along with every group: a share of it each time, so that a pass makes CACHE_SWEEPS of it.
     """
 
+    CACHES = True
     _limit = np.inf
 
     def _smallest_group(self, sizes) -> int:
@@ -298,17 +323,9 @@ class Cached(Streaming):
         sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
         order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
         while True:
-            _dual_cd.shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
             passes += 1
-            group, n_bytes, n_rows = [], 0, 0
-            for chunk in order.tolist():
-                if group and (n_bytes + sizes[chunk] > self._group_bytes
-                              or n_rows + blocks.chunk_rows[chunk] > self._group_rows):
-                    yield group
-                    group, n_bytes, n_rows = [], 0, 0
-                group.append(chunk)
-                n_bytes, n_rows = n_bytes + sizes[chunk], n_rows + blocks.chunk_rows[chunk]
-            yield group
+            yield from groups(order, sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
 
     def _visit(self, arena: Arena) -> None:
         cache, order = self._cache, self._order
@@ -384,14 +401,15 @@ class Blocks(Streaming):
     def _plan(self):
         order, passes = np.unique(self.blocks.chunk_block).astype(np.int32), 0
         while True:
-            _dual_cd.shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
             passes += 1
             for block in order:
                 yield self.blocks.block_chunks(block).tolist()
 
     def _visit(self, arena: Arena) -> None:
         order = np.arange(arena.first_slot, arena.first_slot + arena.n_rows, dtype=np.int32)
-        active, inner, fresh, count_from = arena.n_rows, self.problem.inner, True, arena.first_slot
+        inner = 1 if self.problem.inner is None else self.problem.inner
+        active, fresh, count_from = arena.n_rows, True, arena.first_slot
         for _ in range(inner or self.MOST_SWEEPS):
             active = self._sweep(self._table, order, active, count_from, shrink=not inner, fresh=fresh)
             count_from = len(self._table)

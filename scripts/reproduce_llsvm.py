@@ -1,0 +1,441 @@
+"""The experiments of the LLSVM paper (Alrajeh, Takeda, Niranjan), sections 3 and 4, on data files of one's own.
+
+For every file, with C = 1, from text that is in the page cache:
+
+Table 1   time from text to model, peak memory and accuracy of `llsvm-train -s shrink -B 1 --no-certify`, of LIBLINEAR's
+          `train -s 3 -B 1` and, where there is one, of `llsvm-train -s pegasos -B 1`; the gap is certified apart
+Table 2   dual variables that are not active, that is at 0 or C, in ours and in LIBLINEAR's solution, and the fraction
+          of rows that are active in one of them alone
+Table 3   block minimisation: `llsvm-split -m 16`, then `llsvm-train -s block -B 1 -e 0.01`
+Figure 1  the active rows and the dual objective in the first 10 iterations, figure1-NAME.png
+--radius  `-B R` against `-B 1`, for data that are not scaled, at the end of section 4
+
+LIBLINEAR tells no dual variables, so for Table 2 row i is given a feature of its own, of value MARK: its weight is then
+MARK y_i alpha_i, while the problem changes by MARK^2, 1e-12. Nor does it tell its active set by iteration: in Figure 1
+`llsvm-train -s dual`, which shrinks by LIBLINEAR's rule, stands for it. Table 2 and Figure 1 are about two classes; of
+more, they take one (--class) against the rest, as the paper does with digit 8 of mnist.
+
+The paper's mnist with values 0 to 255:  reproduce_llsvm.py mnist.train.txt --unscale 255 --radius
+"""
+
+import argparse
+import functools
+import importlib.util
+import json
+import multiprocessing
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import peers
+
+OURS, THEIRS, PEGASOS = "llsvm -s shrink -B 1", "LIBLINEAR -s 3 -B 1", "llsvm -s pegasos -B 1"
+RADIUS, BLOCK = "llsvm -s shrink -B R", "llsvm -s block -B 1"
+PARTS = ["table1", "table2", "table3", "figure"]
+ITERATIONS = 10
+STOPPING_CHANGE = 0.01  # the paper's, and the default of -s shrink
+MARK = 2.0**-20
+BOUND = 1e-9  # nearer than this to 0 or C is there
+TIGHT = "1e-5"
+
+
+class Facts(NamedTuple):
+    """What the text holds: features is the largest id, labels are sorted."""
+
+    rows: int
+    features: int
+    nonzeros: int
+    labels: list[str]
+
+
+def canonical(label):
+    """+1, 1 and 1.0 are the same."""
+    try:
+        return f"{float(label):.17g}"
+    except ValueError:
+        return label.decode()
+
+
+def by_value(label):
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def scan(path):
+    rows = features = nonzeros = 0
+    tokens = set()
+    with open(path, "rb") as file:
+        for line in file:
+            tokens.add(line.split(None, 1)[0])
+            front, colon, _ = line.rpartition(b":")
+            features = max(features, int(front.rsplit(None, 1)[1])) if colon else features
+            nonzeros += line.count(b":")
+            rows += 1
+    return Facts(rows, features, nonzeros, sorted({canonical(token) for token in tokens}, key=by_value))
+
+
+# --- text from text
+
+
+def decompress(path, folder):
+    """The path of plain text, which is all that LIBLINEAR reads."""
+    from llsvm.sources import FORMATS, open_sources
+
+    with open(path, "rb") as file:
+        front = file.read(max(map(len, FORMATS)))
+    if not any(front.startswith(magic) for magic in FORMATS):
+        return path
+    target, buffer = folder / path.name, memoryview(bytearray(peers.MB))
+    [source] = open_sources([str(path)], hashed=False)
+    with open(target, "wb") as file:
+        while count := source.readinto(buffer):
+            file.write(buffer[:count])
+    source.close()
+    return target
+
+
+def rescale(path, target, factor):
+    """All values times the factor; 0.101961 times 255 is 26 again, as values are written with 6 digits."""
+
+    @functools.lru_cache(1 << 16)
+    def scaled(value):
+        product = factor * float(value)
+        whole = round(product)
+        return b":%.7g" % (whole if whole and abs(product - whole) <= 1e-6 * factor else product)
+
+    pattern = re.compile(rb":(\S+)")
+    with open(path, "rb") as source, open(target, "wb") as file:
+        file.writelines(pattern.sub(lambda match: scaled(match[1]), line) for line in source)
+    return target
+
+
+def relabel(path, target, chosen):
+    """The chosen class against the rest."""
+    with open(path, "rb") as source, open(target, "wb") as file:
+        for line in source:
+            label, *rest = line.split(None, 1)
+            file.write(b" ".join([b"1" if canonical(label) == chosen else b"-1", *rest]).rstrip(b"\n") + b"\n")
+    return target
+
+
+def mark(path, target, n_features):
+    """Gives every row a feature of its own."""
+    with open(path, "rb") as source, open(target, "wb") as file:
+        file.writelines(b"%s %d:%r\n" % (line.rstrip(), n_features + row, MARK) for row, line in enumerate(source, 1))
+    return target
+
+
+# --- what needs numpy runs in a process of its own: see peers.py
+
+
+def has_solver(name):
+    from llsvm.solvers import SOLVERS
+
+    return name in SOLVERS
+
+
+def our_active_rows(path, threads):
+    """Numbers of the rows that -s shrink ends with: those with 0 < alpha < C."""
+    from llsvm import memory, train
+
+    config = train.Config(solver="shrink", tolerance=STOPPING_CHANGE, bias=1.0, memory=memory.usable() // 2,
+                          threads=threads, certify=False)  # fmt: skip
+    starts, kept = [0], []
+    with train.open_data([str(path)], config) as data:
+        read = data.arenas
+
+        def counted():
+            for arena, order in read():
+                starts.append(starts[-1] + arena.n_rows)
+                yield arena, order
+
+        def look(stats):
+            group = solver._active._resident
+            kept[:] = [] if group is None else group.table[["chunk", "place"]].tolist()
+            if stats.finished and len(kept) != stats.active:
+                raise SystemExit(f"{path}: the active rows do not fit in memory; --skip table2")
+
+        data.arenas = counted
+        solver = train.start(data, config)
+        train.run(solver, config, look)
+    return {starts[chunk] + place for chunk, place in kept}
+
+
+def their_active_rows(model, n_features, C=1.0):
+    """The same of LIBLINEAR's model of marked rows."""
+    head, _, body = Path(model).read_text().partition("\nw\n")
+    alphas = (abs(float(weight)) / MARK for weight in body.split()[n_features:-1])  # the last is the bias
+    return {row for row, alpha in enumerate(alphas) if BOUND < alpha < C - BOUND}
+
+
+def compare_active(path, threads, models, n_features):
+    """The number of rows active in ours; for every model, that in it and that in one of both alone."""
+    ours = our_active_rows(path, threads)
+    theirs = [their_active_rows(model, n_features) for model in models]
+    return len(ours), [(len(rows), len(ours ^ rows)) for rows in theirs]
+
+
+def draw_figure(target, title, n_rows, curves):
+    """Two panels; curves: name -> the "pass" events of a run log."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(6, 7), layout="constrained")
+    for (name, events), style in zip(curves.items(), ("o-", "s--"), strict=True):
+        numbers = [event["number"] for event in events]
+        above.plot(numbers, [100 * event["active"] / n_rows for event in events], style, label=name)
+        below.plot(numbers, [event["dual"] for event in events], style, label=name)
+    above.set(title=title, ylabel="active rows, %", ylim=(0, 105))
+    below.set(xlabel="iteration", ylabel="dual objective W(alpha)", xticks=range(1, ITERATIONS + 1))
+    below.legend()
+    figure.savefig(target, dpi=120)
+
+
+# --- the experiments
+
+
+class Experiment:
+    """One data file, and what is run on it."""
+
+    def __init__(self, path, options, peer, folder, judge):
+        self.options, self.peer, self.folder, self._judge = options, peer, folder, judge
+        self.name, test = path.name.split(".train.")[0].removesuffix(".txt"), options.test or find_test(path)
+        train, test = decompress(path, folder), test and decompress(test, folder)
+        if options.unscale != 1:
+            self.name += f"-times-{options.unscale:g}"
+            train = rescale(train, folder / "rescaled.train", options.unscale)
+            test = test and rescale(test, folder / "rescaled.test", options.unscale)
+        self.train, self.test, self.runs = train, test, {}
+        self.facts = scan(train)
+
+    accuracy_column = property(lambda self: "accuracy %" if self.test else "accuracy % (training data)")
+    two_classes = property(lambda self: len(self.facts.labels) == 2)
+
+    def judge(self, function, *arguments):
+        return self._judge.submit(function, *arguments).result()
+
+    def file(self, name):
+        return str(self.folder / re.sub(r"\W+", "-", name))
+
+    def ours(self, words, data, model):
+        program = peers.llsvm("llsvm-train", self.options)
+        return peers.Command([*program, "-c", "1", *words, str(data), self.file(model)])
+
+    def theirs(self, words, data, model):
+        return peers.Command([*self.peer.train, "-s", "3", "-c", "1", "-B", "1", *words, str(data), self.file(model)])
+
+    def measure(self, commands):
+        """Runs what has not been run yet."""
+        new = {name: command for name, command in commands.items() if name not in self.runs}
+        self.runs |= peers.interleave(new, self.options.repeat)
+
+    def accuracy(self, model):
+        words = [word for word in peers.llsvm("llsvm-predict", self.options) if word != "--quiet"]
+        said = peers.run(peers.Command([*words, str(self.test or self.train), self.file(model), self.file("labels")]))
+        correct, rows = re.search(r"\((\d+)/(\d+)\)", said.output).groups()
+        return 100 * int(correct) / int(rows)
+
+    def info(self, model):
+        program = peers.llsvm("llsvm", self.options)[0]
+        return json.loads(peers.run(peers.Command([program, "info", "--json", self.file(model)])).output)
+
+    def passes(self, name, *words):
+        """The "pass" events of a run of ITERATIONS passes on the two-class text, and where its rows were."""
+        log = self.file(name) + ".log"
+        limits = ["-B", "1", "--max-passes", str(ITERATIONS), "--log", log]
+        peers.run(self.ours([*words, *limits], self.two_class_text, name))
+        events = [json.loads(line) for line in Path(log).read_text().splitlines()]
+        return [event for event in events if event["event"] == "pass"], events[0]["data"]
+
+    @functools.cached_property
+    def chosen(self):
+        labels, wanted = self.facts.labels, self.options.chosen
+        if wanted is None:
+            return "8" if "8" in labels else labels[-1]
+        if canonical(wanted.encode()) not in labels:
+            sys.exit(f"--class {wanted}: the labels of {self.name} are {', '.join(labels)}")
+        return canonical(wanted.encode())
+
+    @functools.cached_property
+    def two_class_text(self):
+        return self.train if self.two_classes else relabel(self.train, self.folder / "two-class", self.chosen)
+
+    @property
+    def two_class_name(self):
+        return self.name if self.two_classes else f"{self.name}, class {self.chosen} against the rest"
+
+
+def find_test(path):
+    test = path.with_name(path.name.replace(".train.", ".test."))
+    return test if test != path and test.exists() else None
+
+
+def train_both(experiment):
+    shrink = ["-s", "shrink", "-B", "1", "--no-certify"]
+    experiment.measure({OURS: experiment.ours(shrink, experiment.train, OURS),
+                        THEIRS: experiment.theirs([], experiment.train, THEIRS)})  # fmt: skip
+
+
+def costs(experiment, names):
+    """Rows of a table: name, seconds, peak, accuracy and its difference to LIBLINEAR's."""
+    runs, accuracies = experiment.runs, {name: experiment.accuracy(name) for name in names}
+    return [[name, f"{runs[name].wall:.2f}", runs[name].peak, f"{accuracy:.2f}",
+             "" if name == THEIRS else f"{accuracy - accuracies[THEIRS]:+.2f}"]
+            for name, accuracy in accuracies.items()]  # fmt: skip
+
+
+def note_iterations(run, what=THEIRS):
+    """LIBLINEAR gives up after 1000 iterations (newer ones 300), and says so."""
+    if stops := run.output.count("reaching max number of iterations"):
+        print(f"{what}: stopped by its limit of iterations, not by its tolerance, in {stops} problem(s)")
+
+
+def table1(experiment):
+    train_both(experiment)
+    names = [OURS, THEIRS]
+    if experiment.judge(has_solver, "pegasos"):
+        words = ["-s", "pegasos", "-B", "1"]
+        names += [PEGASOS] if run_where_possible(experiment, PEGASOS, words, experiment.train) else []
+    peers.run(experiment.ours(["-s", "shrink", "-B", "1"], experiment.train, "certified"))
+    certificate = experiment.info("certified")["certificate"]
+    rows = [[*row, f"{certificate['relative_gap']:.2e}" if row[0] == OURS else ""] for row in costs(experiment, names)]
+    rows += [] if PEGASOS in names else [[PEGASOS, *"-----"]]
+    header = ["Table 1", "seconds", "peak MB", experiment.accuracy_column, "points to LIBLINEAR", "certified gap"]
+    peers.print_table(header, rows)
+    note_iterations(experiment.runs[THEIRS][0])
+
+
+def run_where_possible(experiment, name, words, data):
+    """False where a solver refuses more than two classes, which is said; any other failure ends all."""
+    try:
+        experiment.measure({name: experiment.ours(words, data, name)})
+    except SystemExit as refusal:
+        if experiment.two_classes:
+            raise
+        print(f"{name}: {' '.join(str(refusal).partition('error: ')[2].split()) or refusal}")
+        return False
+    return True
+
+
+def table2(experiment):
+    n_rows, n_features = experiment.facts.rows, experiment.facts.features
+    text = experiment.two_class_text
+    marked = mark(text, experiment.folder / "marked", n_features)
+    models = {"LIBLINEAR": [], f"LIBLINEAR -e {TIGHT}": ["-e", TIGHT]}
+    runs = [peers.run(experiment.theirs(words, marked, f"marked {name}")) for name, words in models.items()]
+    files = [experiment.file(f"marked {name}") for name in models]
+    threads = experiment.options.threads or multiprocessing.cpu_count()
+    active, others = experiment.judge(compare_active, text, threads, files, n_features)
+    rows = [["our method", f"{n_rows - active}", f"{active}", f"{100 * active / n_rows:.2f}", ""]]
+    for name, (count, alone) in zip(models, others, strict=True):
+        rows.append([name, f"{n_rows - count}", f"{count}", f"{100 * count / n_rows:.2f}", f"{alone / n_rows:.4f}"])
+    peers.print_table(["Table 2", "non-active", "active", "active %", "mismatch with ours"], rows)
+    print(f"{experiment.two_class_name}: {n_rows} rows; active: 0 < alpha < C")
+    for name, run in zip(models, runs, strict=True):
+        note_iterations(run, name)
+
+
+def table3(experiment):
+    blocks = experiment.folder / "reproduced.blocks"
+    split = [*peers.llsvm("llsvm-split", experiment.options), "--force", "-m", "16", "-o", str(blocks)]
+    experiment.measure({"split": peers.Command([*split, str(experiment.train)])})
+    seconds, row = experiment.runs["split"].wall, ["-", "-", "-"]
+    if run_where_possible(experiment, BLOCK, ["-s", "block", "-B", "1", "-e", "0.01"], blocks):
+        training = experiment.runs[BLOCK].wall
+        row = [f"{training:.2f}", f"{seconds + training:.2f}", f"{experiment.accuracy(BLOCK):.2f}"]
+    header = ["Table 3", "split, seconds", "train, seconds", "total, seconds", experiment.accuracy_column]
+    peers.print_table(header, [["block minimisation", f"{seconds:.2f}", *row]])
+
+
+def figure1(experiment):
+    if not importlib.util.find_spec("matplotlib"):
+        print("Figure 1: left out, because matplotlib is not installed (pip install matplotlib)")
+        return
+    ours, _ = experiment.passes("figure shrink", "-s", "shrink", "--no-certify", "-e", "1e-12")
+    theirs, where = experiment.passes("figure dual", "-s", "dual", "-e", "1e-12")
+    if where != "in memory":
+        sys.exit(f"{experiment.name}: Figure 1 needs all rows in memory, and they do not fit; --skip figure")
+    target = Path(experiment.options.output, f"figure1-{experiment.name}.png")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    n_rows, curves = experiment.facts.rows, {"llsvm -s shrink": ours, "LIBLINEAR's method (llsvm -s dual)": theirs}
+    experiment.judge(draw_figure, target, experiment.two_class_name, n_rows, curves)
+    rows = []
+    for name, events in curves.items():
+        rows.append([f"{name}, active %", *(f"{100 * event['active'] / n_rows:.2f}" for event in events)])
+        rows.append([f"{name}, objective", *(f"{event['dual']:.5g}" for event in events)])
+    numbers = [str(number) for number in range(1, ITERATIONS + 1)]
+    peers.print_table(["Figure 1", *numbers], [row + [""] * (ITERATIONS + 1 - len(row)) for row in rows])
+    stops = [event["number"] for event in ours if event["change"] is not None and event["change"] <= STOPPING_CHANGE]
+    print(f"{target}: an iteration of ours but the first sweeps the active rows several times; with its default "
+          f"tolerance it stops {f'after iteration {stops[0]}' if stops else 'later than that'}")  # fmt: skip
+
+
+def radius(experiment):
+    train_both(experiment)
+    words = ["-s", "shrink", "-B", "R", "--no-certify"]
+    experiment.measure({RADIUS: experiment.ours(words, experiment.train, RADIUS)})
+    header = ["Bias", "seconds", "peak MB", experiment.accuracy_column, "points to LIBLINEAR"]
+    peers.print_table(header, costs(experiment, [RADIUS, OURS, THEIRS]))
+    print(f"R = {experiment.info(RADIUS)['bias']:g}")
+    note_iterations(experiment.runs[THEIRS][0])
+
+
+def reproduce(experiment):
+    facts, options = experiment.facts, experiment.options
+    print(f"\n{experiment.name}: {len(facts.labels)} classes, {facts.rows} rows, {facts.features} features, "
+          f"{facts.nonzeros} nonzeros. llsvm on {options.threads or 'all'} cores; median of {options.repeat}.\n"
+          f"Peer: {experiment.peer.name}.")  # fmt: skip
+    parts = dict(zip(PARTS, (table1, table2, table3, figure1), strict=True))
+    for name, part in parts.items():
+        if name not in options.skip:
+            print()
+            part(experiment)
+    if options.radius:
+        print()
+        radius(experiment)
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", type=Path, help="LIBSVM text for training, plain or compressed")
+    parser.add_argument("--test", type=Path, help="its test data (default: .test. in place of .train. in its name)")
+    parser.add_argument("--class", dest="chosen", metavar="LABEL",
+                        help="of more than two, that of Table 2 and Figure 1 (default 8, or the last)")  # fmt: skip
+    parser.add_argument("--unscale", type=float, default=1.0, metavar="FACTOR", help="multiply all values by this")
+    parser.add_argument("--radius", action="store_true", help="also compare -B R with -B 1")
+    parser.add_argument("--skip", type=lambda text: text.split(","), default=[], metavar="PART,...",
+                        help=f"leave out some of {', '.join(PARTS)}")  # fmt: skip
+    parser.add_argument("--output", default=".", metavar="DIR", help="where the PNG goes (default: here)")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each timed command (default 1)")
+    parser.add_argument("--threads", type=int, help="of llsvm (default: all cores); LIBLINEAR has one")
+    parser.add_argument("--peer", choices=["auto", "programs", "wheel"], default="auto",
+                        help="LIBLINEAR's own programs or the wheel (default: what there is)")  # fmt: skip
+    options = parser.parse_args()
+    for path in filter(None, [*options.data, options.test]):
+        if not path.is_file():
+            parser.error(f"{path}: no such file")
+    if options.test and len(options.data) > 1:
+        parser.error("--test goes with one data file")
+    if unknown := set(options.skip) - set(PARTS):
+        parser.error(f"--skip {','.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    if options.repeat < 1:
+        parser.error("--repeat starts at 1")
+    return options
+
+
+def main():
+    options = parse_options()
+    peer = peers.find_liblinear(options.peer)
+    for path in options.data:
+        with peers.workplace() as folder, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as judge:
+            reproduce(Experiment(path, options, peer, folder, judge))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,526 @@
+"""-s shrink against a plain transcription of the LLSVM paper's Algorithm 2, LIBLINEAR, and objectives by NumPy."""
+
+import gzip
+import json
+import resource
+import subprocess
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import scipy.sparse
+from conftest import make_rows, split, write_text
+from liblinear import liblinearutil
+
+from llsvm import _reader, active, train
+from llsvm import model as models
+from llsvm.core import DataError, UsageError
+from llsvm.evaluate import Predictor
+from llsvm.reader import ROW, Arena, shuffle
+
+SEED = 5
+LARGE = 1 << 30
+
+
+def algorithm_2(X, Y, C, inner, tolerance, groups=None):
+    """LLSVM, one problem for each row of signs Y; a row is kept while any of them wants it.
+
+    X: rows with the bias as their last column; C[k, i]: of row i in problem k; groups: how many rows fit together, by
+    outer iteration. Yields (w by problem, dual values, rows kept) after the pass and after every outer iteration.
+    """
+    n_problems, n_rows = Y.shape
+    w, alpha = np.zeros((n_problems, X.shape[1])), np.zeros((n_problems, n_rows))
+    sweeps, done = np.zeros(n_problems, int), np.zeros(n_problems, bool)
+
+    def update(k, i):
+        old, square = alpha[k, i], X[i] @ X[i]
+        G = 1 - Y[k, i] * (w[k] @ X[i])
+        step = G / square if square > 0 else np.sign(G) * np.inf
+        alpha[k, i] = min(max(old + step, 0.0), C[k, i])
+        w[k] += (alpha[k, i] - old) * Y[k, i] * X[i]
+
+    def wanted(i):
+        return any(not done[k] and 0 < alpha[k, i] < C[k, i] for k in range(n_problems))
+
+    def dual():
+        return alpha.sum(1) - 0.5 * (w**2).sum(1)
+
+    for i in range(n_rows):
+        for k in range(n_problems):
+            update(k, i)
+    kept, before = [i for i in range(n_rows) if wanted(i)], dual()
+    yield w.copy(), before, kept
+    while not done.all():
+        for group in np.split(kept, np.cumsum(next(groups))[:-1]) if groups else [np.array(kept)]:
+            for k in np.flatnonzero(~done):
+                order = np.arange(len(group), dtype=np.int32)
+                for _ in range(inner):
+                    sweeps[k] += 1
+                    shuffle(order, len(order), SEED, int(sweeps[k]))
+                    for place in order:
+                        update(k, group[place])
+        kept, after = [i for i in kept if wanted(i)], dual()
+        done |= abs(after - before) <= tolerance * abs(after)
+        before = after
+        yield w.copy(), after, kept
+
+
+def signs_and_costs(labels, classes, C=1.0, weights=None):
+    """Y and C of algorithm_2: one problem of two classes, else one for each against the rest, as LIBLINEAR poses it."""
+    labels, weights = np.array(labels), weights or {}
+    positives = classes[:1] if len(classes) == 2 else classes
+    Y = np.array([np.where(labels == positive, 1.0, -1.0) for positive in positives])
+    own = np.array([weights.get(label, 1.0) for label in labels])
+    return Y, C * (own[None, :] if len(classes) == 2 else np.where(Y > 0, own, 1.0))
+
+
+def with_bias(X, bias):
+    X = X.toarray().astype(np.float32).astype(float)
+    return np.column_stack([X, np.full(len(X), bias)]) if bias >= 0 else X
+
+
+def make_classes(n_rows, n_classes, seed=7):
+    """Texts of several kinds, each with words of its own; values exact in binary and in decimal."""
+    rng, words = np.random.default_rng(seed), 20
+    y = rng.integers(0, n_classes, n_rows)
+    kinds = np.where(rng.random((n_rows, 25)) < 0.6, y[:, None], rng.integers(0, n_classes, (n_rows, 25)))
+    columns = [np.unique(row) for row in words * kinds + rng.integers(0, words, kinds.shape)]
+    starts = np.cumsum([0, *map(len, columns)])
+    values = rng.integers(8, 33, starts[-1]) / 64
+    return scipy.sparse.csr_matrix((values, np.concatenate(columns), starts), shape=(n_rows, words * n_classes)), y
+
+
+def shrink(path, **options):
+    """Trains; returns (outcome, statistics of the passes, the model as it would be written)."""
+    config = train.Config(**{"solver": "shrink", "tolerance": 0.01, "seed": SEED, "memory": LARGE, **options})
+    passes = []
+    with train.open_data([str(path)], config) as data:
+        outcome = train.run(train.start(data, config), config, passes.append)
+        return outcome, passes, train.make_model(outcome, data, config)
+
+
+def weights_of(model, n_features):
+    """(features and bias, columns), of models whose ids may be fewer."""
+    w = np.zeros((n_features, model.n_columns))
+    w[model.ids - 1] = model.weights
+    return w if model.bias_weights is None else np.vstack([w, model.bias_weights])
+
+
+def assert_same(result, expected, X, late=False):
+    """late: classes become known during the first pass, so that its count of rows wanted is but a lower bound."""
+    outcome, passes, model = result
+    expected = list(expected)
+    assert [stats.active for stats in passes][late:] == [len(kept) for _, _, kept in expected][late:]
+    np.testing.assert_allclose([stats.dual for stats in passes], [dual.sum() for _, dual, _ in expected], rtol=1e-6)
+    w = weights_of(model, X.shape[1])
+    np.testing.assert_allclose(w.T, expected[-1][0], rtol=1e-5, atol=1e-6)
+    assert outcome.reason == "converged"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    rows = make_rows(600)
+    path = write_text(tmp_path_factory.mktemp("two") / "two.txt", rows.X, rows.y)
+    return rows._replace(text=path)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Four classes, (X, labels, path); the order of first occurrence is not that of the numbers."""
+    X, y = make_classes(500, 4)
+    labels = [["c", "7", "a", "-1"][code] for code in y]
+    return X, labels, write_text(tmp_path_factory.mktemp("many") / "many.txt", X, labels)
+
+
+# --- as written
+
+
+@pytest.mark.parametrize("C, bias, inner, tolerance", [
+    (1.0, -1.0, 1, 0.01), (1.0, 1.0, 12, 0.01), (0.05, 1.0, 3, 1e-4), (10.0, -1.0, 5, 1e-3),
+])  # fmt: skip
+def test_two_classes_are_algorithm_2(two, C, bias, inner, tolerance):
+    result = shrink(two.text, C=C, bias=bias, inner=inner, tolerance=tolerance)
+    Y, costs = signs_and_costs([str(y) for y in two.y], ["1", "-1"], C)
+    assert_same(result, algorithm_2(with_bias(two.X, bias), Y, costs, inner, tolerance), two.X)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_vs_rest_is_algorithm_2(many, threads):
+    X, labels, path = many
+    result = shrink(path, bias=1.0, inner=4, threads=threads)
+    Y, costs = signs_and_costs(labels, list(dict.fromkeys(labels)))
+    assert result[2].labels == list(dict.fromkeys(labels))
+    assert_same(result, algorithm_2(with_bias(X, 1.0), Y, costs, 4, 0.01), X)
+
+
+def test_class_weights_are_liblinears(two):
+    weights = {"1": 3.0, "-1": 0.5}
+    Y, costs = signs_and_costs([str(y) for y in two.y], ["1", "-1"], 0.2, weights)
+    result = shrink(two.text, C=0.2, inner=6, weights=weights)
+    assert_same(result, algorithm_2(with_bias(two.X, -1), Y, costs, 6, 0.01), two.X)
+
+
+def test_sub_problems_that_fit_memory_are_algorithm_2(texts, monkeypatch):
+    """With so little memory that the active rows take several groups, as many as fit each time, until they all fit."""
+    sizes = []
+    groups = active.ActiveRows.groups
+
+    def recorded(self):
+        sizes.append([])
+        for group in groups(self):
+            sizes[-1].append(len(group.table))
+            yield group
+
+    monkeypatch.setattr(active.ActiveRows, "groups", recorded)
+    alike = {"1": 1.0, "-1": 1.0}  # with weights, no third class is waited for, and no row kept for it
+    result = shrink(texts.text, bias=1.0, inner=5, memory=100_000, tolerance=1e-6, weights=alike)
+    counts = [len(size) for size in sizes]
+    assert counts[0] >= 3 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
+    Y, costs = signs_and_costs([str(y) for y in texts.y], ["1", "-1"])
+    assert_same(result, algorithm_2(with_bias(texts.X, 1.0), Y, costs, 5, 1e-6, iter(sizes)), texts.X)
+
+
+@pytest.mark.parametrize("first_rows", ["one class", "two classes", "three classes"])
+def test_a_class_that_turns_up_late_has_seen_all_rows(tmp_path, first_rows):
+    """The text is read in pieces of 64 KB; the rows of some classes come in later ones only."""
+    X, y = make_classes(3000, 4)
+    early = {"one class": 1, "two classes": 2, "three classes": 3}[first_rows]
+    order = np.concatenate([np.flatnonzero(y < early), np.flatnonzero(y >= early)])
+    X, y = X[order], y[order]
+    path = write_text(tmp_path / "late.txt", X, y)
+    assert (tmp_path / "late.txt").stat().st_size > 8 * 65536
+    result = shrink(path, bias=1.0, inner=3, memory=2 << 20)
+    labels = [str(label) for label in y]
+    classes = list(dict.fromkeys(labels))
+    Y, costs = signs_and_costs(labels, classes)
+    assert_same(result, algorithm_2(with_bias(X, 1.0), Y, costs, 3, 0.01), X, late=True)
+
+
+def test_a_block_set_gives_a_model_as_good(many, tmp_path):
+    X, labels, path = many
+    from_text, from_set = shrink(path, bias=1.0), shrink(split(path, 4, output=tmp_path / "set"), bias=1.0)
+    assert from_set[0].stats.active < len(labels)
+    accuracy = [accuracy_of(result[2], X, labels) for result in (from_text, from_set)]
+    assert min(accuracy) > 0.9 and from_set[0].certificate.relative_gap < 0.5
+
+
+def test_threads_do_not_change_the_model(many):
+    models_of = [shrink(many[2], bias=1.0, threads=threads)[2] for threads in (1, 2, 3)]
+    for other in models_of[1:]:
+        np.testing.assert_array_equal(models_of[0].weights, other.weights)
+
+
+def accuracy_of(model, X, labels):
+    predictor = Predictor(model)
+    X = X.tocsr()
+    choices = predictor.choose(predictor.scores(X.indices.astype(np.int64) + 1, X.data, X.indptr.astype(np.int64)))
+    return np.mean([model.labels[choice] == label for choice, label in zip(choices, labels, strict=True)])
+
+
+def test_the_accuracy_is_near_liblinears(many):
+    X, labels, path = many
+    codes = np.unique(labels, return_inverse=True)[1]
+    theirs = liblinearutil.predict(codes, X, liblinearutil.train(codes, X, "-s 3 -B 1 -q"), "-q")[1][0]
+    assert 100 * accuracy_of(shrink(path, bias=1.0)[2], X, labels) > theirs - 2
+
+
+# --- the radius rule
+
+
+def growing_rows(n_rows):
+    """Rows that get longer: the radius grows with every piece of the text."""
+    rows = make_rows(n_rows)
+    scale = np.round(np.linspace(1, 4, n_rows) * 16) / 16
+    return scipy.sparse.diags(scale) @ rows.X, rows.y
+
+
+def test_the_radius_is_that_of_all_rows_wherever_the_longest_stands(tmp_path):
+    """One pass against two: with the longest row first the radius is known from the start, so that a plain
+    transcription that knows it beforehand must give the same."""
+    rows = make_rows(400)
+    X = scipy.sparse.vstack([rows.X[:1] * 8, rows.X[1:]]).tocsr()
+    radius = float(np.sqrt(X.multiply(X).sum(1).max()))
+    path = write_text(tmp_path / "longest-first.txt", X, rows.y)
+    result = shrink(path, bias=None, inner=4)
+    assert result[2].bias == pytest.approx(radius, rel=1e-12)
+    Y, costs = signs_and_costs([str(y) for y in rows.y], ["1", "-1"])
+    assert_same(result, algorithm_2(with_bias(X, radius), Y, costs, 4, 0.01), X)
+
+
+def test_when_the_radius_grows_the_weights_are_still_those_of_the_dual_variables(tmp_path):
+    """P and D are certified at the final radius; D <= the optimum of exact training <= P, and both are close."""
+    X, y = growing_rows(2500)
+    path = write_text(tmp_path / "growing.txt", X, y)
+    assert (tmp_path / "growing.txt").stat().st_size > 8 * 65536
+    radius = float(np.sqrt(X.multiply(X).sum(1).max()))
+    outcome, passes, model = shrink(path, bias=None, memory=2 << 20, tolerance=1e-4)
+    assert model.bias == pytest.approx(radius, rel=1e-12)
+    exact = train.Config(solver="dual", bias=None, tolerance=1e-6, memory=LARGE)
+    with train.open_data([path], exact) as data:
+        optimum = train.run(train.start(data, exact), exact).certificate
+    primal = objective_of(X, [str(label) for label in y], model)
+    assert outcome.certificate.primal == pytest.approx(primal, rel=1e-9)
+    assert outcome.certificate.dual <= optimum.primal * (1 + 1e-9)
+    assert outcome.certificate.dual > 0.9 * optimum.dual
+    assert outcome.certificate.primal < 1.25 * optimum.primal
+
+
+def objective_of(X, labels, model, C=1.0):
+    """The sum over problems of P(w), by NumPy."""
+    Y, costs = signs_and_costs(labels, model.labels, C)
+    w = weights_of(model, X.shape[1])
+    features = np.column_stack([X.toarray(), np.full(X.shape[0], model.bias)]) if model.bias >= 0 else X.toarray()
+    return 0.5 * (w**2).sum() + (costs * np.maximum(0, 1 - Y * (features @ w).T)).sum()
+
+
+# --- the certificate
+
+
+@pytest.mark.parametrize("bias", [-1.0, 1.0, None])
+def test_the_certificate_is_that_of_the_model(many, bias):
+    X, labels, path = many
+    outcome, passes, model = shrink(path, bias=bias)
+    assert outcome.certificate.primal == pytest.approx(objective_of(X, labels, model), rel=1e-6)
+    assert sum(certificate.primal for certificate in outcome.classes) == pytest.approx(outcome.certificate.primal)
+    assert len(outcome.classes) == 4
+    for certificate in outcome.classes:
+        assert 0 < certificate.dual <= certificate.primal
+    assert model.info["certificate"]["relative_gap"] == outcome.certificate.relative_gap
+    assert outcome.stats.bytes_read == 2 * passes[0].bytes_read
+
+
+def test_what_is_not_certified_says_so(run, two, tmp_path):
+    with open(two.text, "rb") as file:
+        text = file.read()
+    piped = run("llsvm-train", "-s", "shrink", "-B", "1", "-", "piped", stdin=gzip.compress(text))
+    assert "no certificate: the input cannot be read again" in piped.stdout and "certified" not in piped.stdout
+    skipped = run("llsvm-train", "-s", "shrink", "-B", "1", "--no-certify", two.text, "skipped")
+    assert "no certificate: --no-certify" in skipped.stdout
+    certified = run("llsvm-train", "-s", "shrink", "-B", "1", two.text, "full")
+    assert "(certified)" in certified.stdout
+    facts = [json.loads(run("llsvm", "info", name, "--json").stdout) for name in ("piped", "skipped", "full")]
+    assert ["none" in fact["certificate"] for fact in facts] == [True, True, False]
+    assert ["relative_gap" in fact["certificate"] for fact in facts] == [False, False, True]
+    weights = [models.load(str(tmp_path / name)).weights for name in ("piped", "skipped", "full")]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[0], weights[2])
+
+
+def test_a_file_that_changes_before_it_is_certified_is_noticed(two, tmp_path):
+    path = tmp_path / "changing.txt"
+    with open(two.text) as file:
+        lines = file.readlines()
+    path.write_text("".join(lines))
+    config = train.Config(solver="shrink", tolerance=0.01)
+    with train.open_data([str(path)], config) as data:
+        solver = train.start(data, config)
+        passes = solver.passes()
+        next(passes)
+        for changed in (lines[:-1], [*lines[:-1], "third 1:1\n"], [*lines[:-1], "1 99999:1\n"]):
+            path.write_text("".join(changed))
+            with pytest.raises(DataError, match="changed"):
+                list(data.again())
+        solver.close()
+
+
+# --- what is refused, and what is left behind
+
+
+@pytest.mark.parametrize("ending, says", [
+    (b"1 2:x\n", "read 'x', expected a finite decimal number"),
+    (b"1 0:1\n", "expected feature ids from 1 up"),
+    (b"3", "3 classes, and weights"),
+])  # fmt: skip
+def test_a_bad_last_line_of_a_pipe_leaves_nothing(run, two, tmp_path, ending, says):
+    with open(two.text, "rb") as file:
+        text = file.read() + ending
+    finished = run("llsvm-train", "-s", "shrink", "-w1", "2", "--memory", "100K", "-", "model", stdin=text)
+    assert finished.returncode in (1, 2) and says in finished.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["tmp"]
+
+
+@contextmanager
+def files_limited_to(n_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_for_the_active_file_is_told_and_leaves_nothing(run, two, tmp_path):
+    with files_limited_to(10_000):
+        finished = run("llsvm-train", "-s", "shrink", "--memory", "75K", two.text, "model")
+    assert finished.returncode == 1
+    assert "File too large" in finished.stderr and "hint: set TMPDIR" in finished.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["tmp"]
+
+
+def test_a_budget_too_small_for_all_vectors_is_refused_at_once(tmp_path):
+    X, y = make_classes(200, 10)
+    path = write_text(tmp_path / "ten.txt", X, y)
+    needed = 8 * 201 * 22
+    for data in (path, split(path, 2, output=tmp_path / "set")):
+        with pytest.raises(UsageError, match="200 features for 10 classes"):
+            shrink(data, memory=needed - 2000)
+
+
+@pytest.mark.parametrize("text, says", [
+    ("1 1:1\n1 2:1\n", "only one class"), ("", "no rows"), ("\n# nothing\n", "no rows"),
+])  # fmt: skip
+def test_data_without_two_classes_are_refused(tmp_path, text, says):
+    (tmp_path / "data.txt").write_text(text)
+    with pytest.raises(DataError, match=says):
+        shrink(tmp_path / "data.txt")
+
+
+@pytest.mark.parametrize("options, says", [
+    ({"balanced": True}, "balanced needs the counts"), ({"inner": 0}, "needs a number"),
+    ({"solver": "dual", "exact": True}, "exact anyway"), ({"solver": "dual", "certify": False}, "no-certify"),
+    ({"exact": True, "certify": False}, "no-certify"),
+])  # fmt: skip
+def test_options_that_do_not_fit_are_refused(two, options, says):
+    with pytest.raises(UsageError, match=says):
+        shrink(two.text, **options)
+
+
+def test_balanced_weights_come_from_a_block_set(many, tmp_path):
+    X, labels, path = many
+    outcome, _, model = shrink(split(path, 3, output=tmp_path / "set"), balanced=True)
+    counts = {label: labels.count(label) for label in set(labels)}
+    weights = {label: len(labels) / (4 * count) for label, count in counts.items()}
+    Y, costs = signs_and_costs(labels, model.labels, 1.0, weights)
+    w = weights_of(model, X.shape[1])
+    primal = 0.5 * (w**2).sum() + (costs * np.maximum(0, 1 - Y * (X.toarray() @ w).T)).sum()
+    assert outcome.certificate.primal == pytest.approx(primal, rel=1e-6)
+
+
+def test_passes_can_be_limited(run, two):
+    finished = run("llsvm-train", "-s", "shrink", "--max-passes", "1", "--strict", "--log", "log", two.text, "model")
+    assert finished.returncode == 3 and "stopped by --max-passes at a relative change of the dual" in finished.stderr
+
+
+def test_string_labels_and_many_files(run, many, tmp_path):
+    with open(many[2]) as file:
+        lines = file.readlines()
+    (tmp_path / "one").write_text("".join(lines[:200]))
+    (tmp_path / "two").write_text("".join(lines[200:]))
+    assert run("llsvm-train", "-q", "-s", "shrink", "one", "two", "model").returncode == 0
+    assert run("llsvm-train", "-q", "-s", "shrink", many[2], "whole").returncode == 0
+    np.testing.assert_array_equal(*(models.load(str(tmp_path / name)).weights for name in ("model", "whole")))
+    predicted = run("llsvm-predict", many[2], "model", "-")
+    assert set(predicted.stdout.split()) == {"c", "7", "a", "-1"}
+
+
+def test_liblinears_predict_reads_a_multiclass_model(run, tmp_path):
+    X, y = make_classes(300, 3)
+    write_text(tmp_path / "data.txt", X, y)
+    run("llsvm-train", "-s", "shrink", "-B", "1", "data.txt", "model")
+    ours = run("llsvm-predict", "data.txt", "model", "-").stdout.split()
+    model = liblinearutil.load_model(str(tmp_path / "model"))
+    theirs = liblinearutil.predict(y, X, model, "-q")[0]
+    assert [int(label) for label in ours] == [int(label) for label in theirs]
+
+
+# --- the repair
+
+
+@pytest.mark.parametrize("memory", ["tenth", "large"])
+@pytest.mark.parametrize("C", [0.01, 1.0, 100.0])
+def test_the_exact_variant_reaches_liblinears_optimum(texts, tmp_path, C, memory):
+    budget = texts.tenth if memory == "tenth" else LARGE
+    outcome, passes, model = shrink(texts.blocks, exact=True, C=C, bias=1.0, tolerance=1e-6, memory=budget)
+    reference = liblinearutil.train(texts.y, texts.X, f"-s 3 -c {C} -B 1 -e 1e-8 -q")
+    path = str(tmp_path / "reference")
+    liblinearutil.save_model(path, reference)
+    theirs = objective_of(texts.X, [str(y) for y in texts.y], as_ids(models.load(path)), C)
+    ours = objective_of(texts.X, [str(y) for y in texts.y], model, C)
+    assert outcome.certificate.primal == pytest.approx(ours, rel=1e-7)
+    assert outcome.certificate.relative_gap <= 1e-6 and outcome.certificate.dual <= theirs * (1 + 1e-9)
+    assert ours <= theirs * (1 + 2e-6)
+
+
+def as_ids(model):
+    model.ids = np.arange(1, len(model.weights) + 1)
+    return model
+
+
+def test_the_exact_variant_splits_text_that_does_not_fit_and_cleans_up(run, two, tmp_path):
+    finished = run("llsvm-train", "-s", "shrink", "--exact", "--memory", "100K", two.text, "model")
+    assert finished.returncode == 0 and "(certified)" in finished.stdout and "data on disk" in finished.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "tmp"]
+    gap = float(finished.stdout.split("gap = ")[1].split()[0])
+    assert gap <= 1e-3
+
+
+# --- the active rows
+
+
+def arena_of(X, codes, dtype):
+    arena = Arena(16 * X.nnz + 8 * X.shape[0] + 8, np.empty(X.shape[0], ROW), dtype)
+    arena.add(codes.astype(np.uint16), np.diff(X.indptr).astype(np.int32), X.indices.astype(np.int32),
+              X.data.astype(dtype), 3)  # fmt: skip
+    return arena
+
+
+def contents(groups, dtype):
+    """(code, chunk, place, features, values, alphas) of all rows handed out."""
+    result = []
+    for group in groups:
+        table, n = group.table, int(group.table["length"].sum())
+        codes, indptr = np.empty(len(table), np.uint16), np.empty(len(table) + 1, np.int64)
+        features, values = np.empty(n, np.int32), np.empty(n, dtype)
+        _reader.unpack(table, codes, indptr, features, values)
+        for row in range(len(table)):
+            part = slice(*indptr[row : row + 2])
+            result.append((int(codes[row]), *table[["chunk", "place"]][row].tolist(), features[part].tolist(),
+                           values[part].tolist(), group.alphas[row].tolist()))  # fmt: skip
+    return result
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("memory", [0, 40_000, 1 << 30])
+def test_active_rows_come_back_as_they_were(dtype, memory):
+    rng = np.random.default_rng(1)
+    X = scipy.sparse.random(900, 50, 0.2, "csr", random_state=rng).astype(dtype)
+    codes, alphas = rng.integers(0, 5, 900), rng.random((900, 3))
+    rows = active.ActiveRows(dtype, memory)
+    for start in range(0, 900, 300):
+        part = slice(start, start + 300)
+        arena = arena_of(X[part], codes[part], dtype)
+        rows.append(arena.rows, alphas[part])
+    assert rows.n_rows == 900 and (rows.bytes_written > 0) == (memory < 1 << 30)
+    expected = [
+        (int(codes[row]), 3, row % 300, X[row].indices.tolist(), X[row].data.tolist(), alphas[row].tolist())
+        for row in range(900)
+    ]
+    assert contents(rows.groups(), dtype) == expected
+    assert rows.alone == (memory == 1 << 30)
+    rows.close()
+
+
+def test_a_changed_byte_of_the_active_file_is_noticed():
+    rng = np.random.default_rng(2)
+    X = scipy.sparse.random(500, 50, 0.2, "csr", random_state=rng).astype(np.float32)
+    rows = active.ActiveRows(np.float32, 0)
+    arena = arena_of(X, np.zeros(500), np.float32)
+    rows.append(arena.rows, np.ones((500, 1)))
+    assert rows.bytes_written > 100
+    byte = rows._file.read(1, 60)
+    rows._file.write(bytes([byte[0] ^ 1]), 60)
+    with pytest.raises(DataError, match="temporary file of active rows"):
+        list(rows.groups())
+    rows.close()
+
+
+def test_a_second_reader_of_the_pipe_is_not_needed(tmp_path, two, spawn_in):
+    """A named pipe can be read once, and that is enough."""
+    fifo = tmp_path / "fifo"
+    subprocess.run(["mkfifo", str(fifo)], check=True)
+    with spawn_in(tmp_path, "llsvm-train", "-s", "shrink", fifo, "model", stdout=subprocess.PIPE,
+                  stderr=subprocess.PIPE) as process:  # fmt: skip
+        with open(two.text, "rb") as source, open(fifo, "wb") as target:
+            target.write(source.read())
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"no certificate" in output
