@@ -64,6 +64,13 @@ class _Segment:
     data = property(lambda self: self._arena.data)
 
 
+def _joined(loaded: list) -> Group:
+    """One group of (table, alphas, data) of several segments, of which none is held any longer."""
+    tables, alphas, data = (list(parts) for parts in zip(*loaded, strict=True))
+    loaded.clear()
+    return Group(np.concatenate(tables), np.concatenate(alphas), data)
+
+
 class ActiveRows:
     """Rows in the order in which they were appended.
 
@@ -133,39 +140,41 @@ class ActiveRows:
         return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))
 
     def groups(self):
-        """Yields Groups of as many rows as fit; rows are given up as they are handed out. alone: there is but one."""
+        """Yields Groups of as many rows as fit, to be let go before the next is asked for; they are gone from here.
+        alone: there is but one."""
         if self._file:
             self._spill()
         if self._resident:
-            group, self._resident, self.n_groups = self._resident, None, 1
-            yield group
+            self.n_groups = 1
+            yield self._give_up()
         while self._segments:
             loaded, held = [], 0
             while self._segments and (not loaded or held + self._size(self._segments[0]) <= self.memory):
-                segment = self._segments.pop(0)
-                held += self._size(segment)
-                loaded.append(self._load(segment) if isinstance(segment, _Frame) else
-                              (segment.rows, segment.alphas[:, self._columns(segment.n_columns)], segment.data))
-            tables, alphas, data = zip(*loaded, strict=True)
-            group, loaded = Group(np.concatenate(tables), np.concatenate(alphas), list(data)), None
-            del tables, alphas, segment
+                held += self._size(self._segments[0])
+                loaded.append(self._load(self._segments.pop(0)))
             self.alone = self.alone and not self._segments
             self.n_groups += 1
-            yield group
+            yield _joined(loaded)
 
-    def _load(self, frame: _Frame):
-        n_table, n_data = frame.n_rows * ROW.itemsize, frame.n_bytes + -frame.n_bytes % 8
-        size = n_table + n_data + 8 * frame.n_rows * frame.n_columns
+    def _give_up(self) -> Group:
+        group, self._resident = self._resident, None
+        return group
+
+    def _load(self, segment: _Segment | _Frame):
+        if isinstance(segment, _Segment):
+            return segment.rows, segment.alphas[:, self._columns(segment.n_columns)], segment.data
+        n_table, n_data = segment.n_rows * ROW.itemsize, segment.n_bytes + -segment.n_bytes % 8
+        size = n_table + n_data + 8 * segment.n_rows * segment.n_columns
         try:
-            payload = codec.decompress(self._file.read(frame.size, frame.position), frame.checksum, size,
+            payload = codec.decompress(self._file.read(segment.size, segment.position), segment.checksum, size,
                                        "the temporary file of active rows")
         except DataError as error:
             raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
         data = np.frombuffer(payload, np.uint8, n_data, n_table)
-        table = np.frombuffer(payload, ROW, frame.n_rows).copy()
+        table = np.frombuffer(payload, ROW, segment.n_rows).copy()
         table["data"] += data.ctypes.data
-        alphas = np.frombuffer(payload, np.float64, offset=n_table + n_data).reshape(frame.n_rows, frame.n_columns)
-        return table, alphas[:, self._columns(frame.n_columns)], data
+        alphas = np.frombuffer(payload, np.float64, offset=n_table + n_data).reshape(segment.n_rows, segment.n_columns)
+        return table, alphas[:, self._columns(segment.n_columns)], data
 
     @property
     def bytes_written(self) -> int:

@@ -6,9 +6,10 @@ import numpy as np
 
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, Description
+from llsvm.memory import BUFFERS
 from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.sources import open_sources
-from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.text import FeatureMap, Labels, scan_blocks, scan_bytes
 
 GROUP_SHARE = 0.06
 
@@ -24,7 +25,7 @@ class TextStream:
         self._labels, self._features = Labels(), FeatureMap(memory)
         self.dtype, self.repeatable = np.dtype(precision), all(source.size is not None for source in sources)
         self._n_rows = self._n_nonzeros = self._bytes_before = 0
-        self._square, self._read_before = 0.0, None
+        self._square, self._read_before, self._scan_bytes = 0.0, None, 0
         self.wait, self.progress = 0.0, _ignore
 
     labels = property(lambda self: self._labels.names)
@@ -32,7 +33,7 @@ class TextStream:
     largest_norm = property(lambda self: float(np.sqrt(self._square)))
     names = property(lambda self: [source.name for source in self._sources][:10])
     bytes_read = property(lambda self: self._bytes_before + sum(source.position for source in self._sources))
-    n_bytes = property(lambda self: self._features.n_bytes)
+    n_bytes = property(lambda self: self._features.n_bytes + self._scan_bytes)
 
     @property
     def description(self) -> Description | None:
@@ -71,6 +72,7 @@ class TextStream:
 
     def _read(self):
         total = sum(source.size or 0 for source in self._sources) or None
+        self._scan_bytes = max(0, scan_bytes(self._memory, self._threads) - BUFFERS)
         arena = Arena(0, np.empty(0, ROW), self.dtype)
         blocks = scan_blocks(self._sources, self._labels, self._features, self._threads, zero_based=self._zero_based,
                              dtype=self.dtype, memory=self._memory)
@@ -83,6 +85,7 @@ class TextStream:
             arena.add(block.codes, np.diff(block.indptr).astype(np.int32), block.features, block.values, number)
             if arena.n_rows:
                 yield arena
+        self._scan_bytes = 0
 
 
 class SetStream:
@@ -116,7 +119,7 @@ class SetStream:
 
     def _read(self, order):
         arenas = [Arena(self._group_bytes, np.empty(self._group_rows, ROW), self.dtype) for _ in range(2)]
-        self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + 3 * int(self._sizes.max())
+        self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + max(0, 3 * int(self._sizes.max()) - BUFFERS)
         before, rows_left = (self.bytes_read, self.wait), self._blocks.n_rows
         plan = groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self._group_rows)
         reader = Prefetcher(self._blocks, arenas, plan)

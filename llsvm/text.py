@@ -124,9 +124,20 @@ class Piece:
         return line_start
 
 
+def scan_threads(memory: int, threads: int) -> int:
+    """How many of these threads scan under this budget."""
+    return max(1, min(threads, MOST_THREADS, memory >> 23))
+
+
 def piece_size(memory: int, threads: int) -> int:
     """Bytes of text scanned at a time under this budget: a piece takes about six times its text."""
     return max(1 << 16, min(PIECE, memory // (32 * (threads + 2))))
+
+
+def scan_bytes(memory: int, threads: int) -> int:
+    """Memory of all pieces while scanning under this budget."""
+    threads = scan_threads(memory, threads)
+    return 6 * (threads + 2) * piece_size(memory, threads)
 
 
 def scan_pieces(
@@ -136,7 +147,7 @@ def scan_pieces(
 
     `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
     """
-    threads = max(1, min(threads, MOST_THREADS, memory >> 23))
+    threads = scan_threads(memory, threads)
     step = piece_size(memory, threads)
     free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
     waiting = deque()

@@ -17,3 +17,4 @@ say python bench_split.py --repeat 1 --peer wheel "$work/sample.train.txt"
 say python bench_predict.py --repeat 1 "$work/dense.txt"
 say python bench_predict.py --repeat 1 --peer wheel "$work/sample.test.txt"
 say python bench_train.py --repeat 1 --peer wheel --tolerance 0.02 --shape dense --size 3M
+say python bench_shrink.py --repeat 1 "$work/text.txt"

@@ -105,7 +105,7 @@ def rescale(path, target, factor):
     def scaled(value):
         product = factor * float(value)
         whole = round(product)
-        return b":%.7g" % (whole if whole and abs(product - whole) <= 1e-6 * factor else product)
+        return b":%.7g" % (whole if whole and abs(product - whole) <= 1e-6 * abs(factor) else product)
 
     pattern = re.compile(rb":(\S+)")
     with open(path, "rb") as source, open(target, "wb") as file:

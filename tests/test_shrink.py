@@ -350,7 +350,7 @@ def files_limited_to(n_bytes):
 
 
 def test_no_room_for_the_active_file_is_told_and_leaves_nothing(run, two, tmp_path):
-    with files_limited_to(10_000):
+    with files_limited_to(2_000):
         finished = run("llsvm-train", "-s", "shrink", "--memory", "75K", two.text, "model")
     assert finished.returncode == 1
     assert "File too large" in finished.stderr and "hint: set TMPDIR" in finished.stderr
