@@ -119,7 +119,8 @@ class SetStream:
 
     def _read(self, order):
         arenas = [Arena(self._group_bytes, np.empty(self._group_rows, ROW), self.dtype) for _ in range(2)]
-        self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + max(0, 3 * int(self._sizes.max()) - BUFFERS)
+        decoding = max(0, 3 * int(self._sizes.max()) - BUFFERS)
+        self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
         before, rows_left = (self.bytes_read, self.wait), self._blocks.n_rows
         plan = groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self._group_rows)
         reader = Prefetcher(self._blocks, arenas, plan)

@@ -145,6 +145,24 @@ def test_ctrl_c_is_answered_at_once_and_the_model_so_far_is_written(training, tm
     assert run("llsvm-predict", "data.txt", "model", "out").returncode == 0
 
 
+def test_ctrl_c_after_the_one_pass_writes_the_model_so_far_and_certifies_nothing(tmp_path, spawn_in, run):
+    (tmp_path / "data.txt").write_text(as_text(*ROWS))
+    valve = Valve(tmp_path / "log")
+    command = ["llsvm-train", "-s", "shrink", "-e", "1e-9", "--inner", "1", "--log", "log", "data.txt", "model"]
+    with spawn_in(tmp_path, *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                  text=True) as process:  # fmt: skip
+        training = Training(process, valve)
+        training.interrupt()
+        training.read_until("interrupted")
+        code, _, events = training.end()
+        output = process.stdout.read()
+    assert code == 130 and "no certificate: interrupted" in output
+    assert events[-1]["reason"] == "interrupted" and not events[-1]["certified"]
+    facts = json.loads(run("llsvm", "info", "model", "--json").stdout)
+    assert facts["certificate"]["none"] == facts["certificate"]["reason"] == "interrupted"
+    assert names(tmp_path) == {"data.txt", "log", "model", "tmp"}
+
+
 def test_ctrl_c_twice_ends_at_once_without_a_model(training, tmp_path):
     training.interrupt()
     training.read_until("interrupted")
