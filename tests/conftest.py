@@ -3,8 +3,10 @@
 import functools
 import itertools
 import os
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,17 @@ settings.load_profile("patient")
 def half_digest(data: bytes) -> str:
     """The lower half of the XXH64 of these bytes, from the checksum that zstd puts behind a frame."""
     return zstandard.ZstdCompressor(write_checksum=True).compress(data)[-4:][::-1].hex()
+
+
+@contextmanager
+def file_size_limit(n_bytes: int):
+    """Writes beyond this many bytes of a file fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Finished(NamedTuple):

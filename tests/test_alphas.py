@@ -1,12 +1,12 @@
 """Dual variables in memory and in a file: the answers of a plain array."""
 
 import os
-import resource
 import tempfile
 from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
+from conftest import file_size_limit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,12 +103,6 @@ def test_the_file_has_no_name_and_lies_where_temporary_files_go(tmp_path, monkey
 
 
 def test_a_full_disk_is_told_with_what_to_do():
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with opened(10_000, np.float64, False) as alphas:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
-        try:
-            with pytest.raises(LlsvmError) as refusal:
-                alphas.write(4000, np.ones(6000))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with opened(10_000, np.float64, False) as alphas, file_size_limit(40_000), pytest.raises(LlsvmError) as refusal:
+        alphas.write(4000, np.ones(6000))
     assert "TMPDIR" in refusal.value.hint

@@ -4,19 +4,17 @@ import hashlib
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import zlib
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zstandard
-from conftest import half_digest
+from conftest import file_size_limit, half_digest
 
 from llsvm import _blockset, blockset
 from llsvm.blockset import BlockSet, Writer, is_block_set
@@ -599,17 +597,6 @@ def test_force_replaces_nothing_but_block_sets(tmp_path, make):
     with pytest.raises(LlsvmError, match="not a block set"):
         write(tmp_path / "x", ROWS, np.float32, force=True)
     assert names_in(tmp_path) == ["x"]
-
-
-@contextmanager
-def file_size_limit(n_bytes: int):
-    """Writes beyond this many bytes of a file fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def fail_in_the_caller(writer, monkeypatch):

@@ -2,14 +2,12 @@
 
 import gzip
 import json
-import resource
 import subprocess
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import make_rows, split, write_text
+from conftest import file_size_limit, make_rows, split, write_text
 from liblinear import liblinearutil
 
 from llsvm import _reader, active, train
@@ -339,18 +337,8 @@ def test_a_bad_last_line_of_a_pipe_leaves_nothing(run, two, tmp_path, ending, sa
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["tmp"]
 
 
-@contextmanager
-def files_limited_to(n_bytes):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_no_room_for_the_active_file_is_told_and_leaves_nothing(run, two, tmp_path):
-    with files_limited_to(2_000):
+    with file_size_limit(2_000):
         finished = run("llsvm-train", "-s", "shrink", "--memory", "75K", two.text, "model")
     assert finished.returncode == 1
     assert "File too large" in finished.stderr and "hint: set TMPDIR" in finished.stderr
