@@ -43,7 +43,7 @@ class _Segment:
 
     def __init__(self, n_bytes: int, n_columns: int, dtype):
         n_bytes += -n_bytes % 8
-        n_rows = n_bytes // ROW.itemsize + 1
+        n_rows = n_bytes // (ROW.itemsize + 8 * n_columns) + 1
         self._arena = Arena(n_bytes, np.empty(n_rows, ROW), dtype)
         self._alphas = np.empty((n_rows, n_columns))
         self.n_columns, self.full = n_columns, False
@@ -81,7 +81,7 @@ class ActiveRows:
 
     def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False):
         self.memory, self._spilling = memory, spilling
-        self._dtype, self._copies = np.dtype(dtype), copies
+        self._dtype, self.copies = np.dtype(dtype), copies
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Frame] = []
         self._resident, self._held, self._file, self._end = None, 0, None, 0
@@ -90,7 +90,7 @@ class ActiveRows:
 
     def _size(self, segment) -> int:
         # The segment's own table and the group's; a solver's table and order of visits for every copy.
-        per_row = 2 * ROW.itemsize + self._copies * (ROW.itemsize + 4) + 24 * segment.n_columns
+        per_row = 2 * ROW.itemsize + self.copies * (ROW.itemsize + 4) + 32 * segment.n_columns
         return segment.n_bytes + segment.n_rows * per_row
 
     def append(self, rows: np.ndarray, alphas: np.ndarray) -> None:

@@ -135,7 +135,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
               help="Stop after the pass that exceeds it, counted from the start of training.")
 @click.option("--inner", metavar="N|auto",
               help="Sweeps: of a block (-s block), or auto, until LIBLINEAR's condition holds in it; of a sub-problem "
-                   "(-s shrink).  [default: 1; shrink: 10]")
+                   "(-s shrink).  [default: 1; shrink: 12]")
 @click.option("--exact", is_flag=True, help="-s shrink: look at all rows again and again, until the gap is certified.")
 @click.option("--certify/--no-certify", default=True,
               help="-s shrink: read the rows once more to certify the result, where that is possible.")

@@ -102,7 +102,7 @@ def check_vectors(n_features: int, columns: int, memory: int) -> None:
         raise UsageError(
             f"--memory {format_size(memory)} is too small: the weights of {n_features} features{classes} alone take "
             f"{format_size(needed)}",
-            f"at least --memory {enough(2 * needed)} is needed",
+            f"--memory {enough(2 * needed)} would do",
         )
 
 

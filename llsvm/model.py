@@ -95,8 +95,9 @@ def _weight_lines(weights: np.ndarray) -> bytes:
 
 def _dense_batches(model: Model):
     """The weights of ids 1, 2, 3, ... in batches, with zeros for ids not in use."""
-    for start in range(0, model.n_ids, BATCH):
-        end = min(start + BATCH, model.n_ids)
+    step = max(1, BATCH // model.n_columns)
+    for start in range(0, model.n_ids, step):
+        end = min(start + step, model.n_ids)
         if model.ids is None:
             yield model.weights[start:end]
             continue
@@ -107,9 +108,10 @@ def _dense_batches(model: Model):
 
 
 def _lines_by_id(model: Model):
-    for start in range(0, len(model.ids), BATCH):
-        ids = model.ids[start : start + BATCH].tolist()
-        lines = _weight_lines(model.weights[start : start + BATCH]).splitlines(True)
+    step = max(1, BATCH // model.n_columns)
+    for start in range(0, len(model.ids), step):
+        ids = model.ids[start : start + step].tolist()
+        lines = _weight_lines(model.weights[start : start + step]).splitlines(True)
         yield b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 

@@ -137,6 +137,8 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
     outcome = train.run(solver, config, on_pass, stop)
     if once:
         _warn_of_weights(data, config, console)
+        for note in solver.notes:
+            console.warn(note)
     return outcome
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from llsvm.blockset import BlockSet
@@ -76,7 +78,7 @@ class TextStream:
         arena = Arena(0, np.empty(0, ROW), self.dtype)
         blocks = scan_blocks(self._sources, self._labels, self._features, self._threads, zero_based=self._zero_based,
                              dtype=self.dtype, memory=self._memory)
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(self._timed(blocks)):
             self.progress("reading", sum(source.position for source in self._sources), total)
             size = arena_bytes(block.n_rows, block.n_nonzeros, self.dtype.itemsize)
             arena.clear()
@@ -86,6 +88,15 @@ class TextStream:
             if arena.n_rows:
                 yield arena
         self._scan_bytes = 0
+
+
+    def _timed(self, blocks):
+        """Counts the time until a block is there as waiting."""
+        began = time.perf_counter()
+        for block in blocks:
+            self.wait += time.perf_counter() - began
+            yield block
+            began = time.perf_counter()
 
 
 class SetStream:

@@ -209,7 +209,7 @@ def pose(description: Description, config: Config) -> Problem:
     if len(labels) > 2:
         named = ", ".join(labels[:6]) + (", ..." if len(labels) > 6 else "")
         raise DataError(f"{len(labels)} classes in the data ({named})",
-                        "-s shrink trains any number of classes; the others, for now, two")
+                        "-s shrink without --exact trains any number of classes; the rest, for now, two")
     positive = label_order(labels)[0]
     signs = np.array([1.0 if label == positive else -1.0 for label in labels])
     balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))

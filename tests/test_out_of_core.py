@@ -208,6 +208,17 @@ def test_one_pass_over_the_text_stays_within_its_memory(measure, folder, texts, 
     assert list((folder / "tmp").iterdir()) == []
 
 
+def test_many_classes_of_short_rows_stay_within_their_memory(measure, folder):
+    """The dual variables of a row, one a class, take far more than the row."""
+    rng, n_rows, n_classes = np.random.default_rng(1), 50_000, 80
+    codes, ids, values = rng.integers(0, n_classes, n_rows), rng.integers(1, 21, n_rows), rng.random(n_rows)
+    lines = zip(codes.tolist(), ids.tolist(), values.tolist(), strict=True)
+    (folder / "classes.txt").write_text("".join(f"{code} {index}:{value:.3f}\n" for code, index, value in lines))
+    for memory in (10 * MB, 140 * MB):
+        measured = measure("llsvm-train", "-s", "shrink", "--max-passes", 2, "--memory", memory, "classes.txt", "model")
+        assert measured.peak < promised(memory)
+
+
 @pytest.mark.parametrize("options", [["--threads", "1"], ["--threads", "32"]], ids=" ".join)
 def test_what_reading_text_took_is_given_back_before_training(measure, folder, texts, options):
     """The rows are first gathered in memory, then, too many, spilled: the largest budget that still spills."""

@@ -24,7 +24,8 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
     """LLSVM, one problem for each row of signs Y; a row is kept while any of them wants it.
 
     X: rows with the bias as their last column; C[k, i]: of row i in problem k; groups: how many rows fit together, by
-    outer iteration. Yields (w by problem, dual values, rows kept) after the pass and after every outer iteration.
+    outer iteration. Free is what is farther from 0 and C than rounding. Yields (w by problem, dual values, rows kept)
+    after the pass and after every outer iteration.
     """
     n_problems, n_rows = Y.shape
     w, alpha = np.zeros((n_problems, X.shape[1])), np.zeros((n_problems, n_rows))
@@ -38,7 +39,7 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
         w[k] += (alpha[k, i] - old) * Y[k, i] * X[i]
 
     def wanted(i):
-        return any(not done[k] and 0 < alpha[k, i] < C[k, i] for k in range(n_problems))
+        return any(not done[k] and 1e-6 < alpha[k, i] / C[k, i] < 1 - 1e-6 for k in range(n_problems))
 
     def dual():
         return alpha.sum(1) - 0.5 * (w**2).sum(1)
@@ -269,6 +270,44 @@ def objective_of(X, labels, model, C=1.0):
     w = weights_of(model, X.shape[1])
     features = np.column_stack([X.toarray(), np.full(X.shape[0], model.bias)]) if model.bias >= 0 else X.toarray()
     return 0.5 * (w**2).sum() + (costs * np.maximum(0, 1 - Y * (features @ w).T)).sum()
+
+
+def test_empty_rows_before_all_others_do_not_spoil_the_radius(tmp_path):
+    """R is not known in a first piece of text that holds empty rows alone; the dual value must hold all the same."""
+    rows = make_rows(300)
+    path = write_text(tmp_path / "rows.txt", rows.X, rows.y)
+    with open(path) as file:
+        text = file.read()
+    empty = "1\n-1\n-1\n" * 30_000
+    (tmp_path / "empty.txt").write_text(empty + text)
+    assert len(empty) > 2 * 65536
+    outcome, _, model = shrink(tmp_path / "empty.txt", bias=None, memory=2 << 20)
+    X = scipy.sparse.vstack([scipy.sparse.csr_matrix((90_000, rows.X.shape[1])), rows.X]).tocsr()
+    labels = ["1", "-1", "-1"] * 30_000 + [str(y) for y in rows.y]
+    assert outcome.certificate.primal == pytest.approx(objective_of(X, labels, model), rel=1e-6)
+    exact = train.Config(solver="dual", bias=None, tolerance=1e-6, memory=LARGE)
+    with train.open_data([str(tmp_path / "empty.txt")], exact) as data:
+        optimum = train.run(train.start(data, exact), exact).certificate
+    assert outcome.certificate.dual <= optimum.primal
+
+
+def test_a_radius_that_grows_late_is_warned_of(run, tmp_path):
+    rows = make_rows(500)
+    X = scipy.sparse.vstack([rows.X[:400], 5 * rows.X[400:]]).tocsr()
+    write_text(tmp_path / "late.txt", X, rows.y)
+    write_text(tmp_path / "even.txt", rows.X, rows.y)
+    late = run("llsvm-train", "-q", "-s", "shrink", "-B", "R", "late.txt", "model").stderr
+    assert "warning: -B R: 80% of the rows were read before" in late
+    assert run("llsvm-train", "-q", "-s", "shrink", "-B", "R", "even.txt", "model").stderr == ""
+    assert run("llsvm-train", "-q", "-s", "shrink", "-B", "1", "late.txt", "model").stderr == ""
+
+
+@pytest.mark.parametrize("threads, memory", [(2, 1 << 30), (1, 1 << 21), (16, 300 << 20)])
+def test_the_size_of_pieces_does_not_change_the_model(tmp_path, threads, memory):
+    X, y = growing_rows(2500)
+    path = write_text(tmp_path / "growing.txt", X, y)
+    reference = shrink(path, bias=None, threads=1)[2]
+    np.testing.assert_array_equal(shrink(path, bias=None, threads=threads, memory=memory)[2].weights, reference.weights)
 
 
 # --- the certificate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import dual_cd, shrink
+from llsvm.solvers import dual_cd, exact, shrink
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ SOLVERS = {
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, has_inner=True),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, shrink.Exact, has_inner=True,
+               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, has_inner=True,
                one_pass=shrink.OnePass, tolerance=1e-2),
     )
 }

@@ -16,12 +16,16 @@ from llsvm.active import ActiveRows
 from llsvm.core import Certificate, DataError, PassStats, Problem, UsageError, label_order
 from llsvm.evaluate import total_loss
 from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
-from llsvm.solvers.dual_cd import Cached, DualCD
+from llsvm.solvers.dual_cd import DualCD
 
 # Accuracy on mnist by sweeps of a sub-problem: 5 91.85 %, 10 91.96, 12 92.10, 20 92.13 (LIBLINEAR: 92.18).
 INNER = 12
 ROOM_TO_GROW = 1.25
-VISITING_BYTES = 4 << 20  # for the dual variables of rows that are visited together
+VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are visited together
+AT_BOUND = 1e-6
+SIGNS = np.array([-1.0, 1.0])  # by side: see Machine.own
+# R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
+GROWTH, HARMFUL_GROWTH, HARMFUL_SHARE = 1.1, 2.0, 0.05
 
 
 class Machine(DualCD):
@@ -37,20 +41,27 @@ class Machine(DualCD):
         self.done, self.change, self._dual_before = False, np.inf, 0.0
         self._box, self._round, self._kind = problem.box, False, np.zeros(1, dtype)
 
+    def own(self, table) -> np.ndarray:
+        """A copy of these rows whose code is 1 where y = 1, else 0."""
+        rows = table.copy()
+        rows["code"] = rows["code"] == self.positive
+        return rows
+
+    def wants(self, codes, alphas) -> np.ndarray:
+        """Where alpha is free; nearer to a bound than rounding can tell is there."""
+        bounds = self.problem.box[(codes == self.positive).astype(np.intp), 0]
+        return (alphas > AT_BOUND * bounds) & (alphas < (1 - AT_BOUND) * bounds)
+
     def turn_into(self, other: Machine, sign: float) -> None:
         """Makes the other the same point, with y exchanged where sign = -1."""
         other.w[:] = sign * self.w
         other._state[:] = self._state
 
-    def grow(self, n_features: int, n_labels: int) -> None:
+    def grow(self, n_features: int) -> None:
         if n_features + 1 > len(self.w):
             larger = np.zeros(int(ROOM_TO_GROW * n_features) + 1)
             larger[: len(self.w) - 1], larger[-1] = self.w[:-1], self.w[-1]
             self.w = larger
-        if n_labels > len(self.problem.signs):
-            self.problem.signs = np.full(2 * n_labels, -1.0)
-            if self.positive >= 0:
-                self.problem.signs[self.positive] = 1.0
 
     def set_bias(self, bias: float) -> None:
         """w is sum alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
@@ -58,19 +69,15 @@ class Machine(DualCD):
             self.w[-1] *= bias / self.problem.bias
         self.problem.bias = bias
 
-    def bounds(self, n_labels: int) -> np.ndarray:
-        """U by label code."""
-        return self.problem.box[(self.problem.signs[:n_labels] > 0).astype(int), 0]
-
     def visit_once(self, table, alphas) -> None:
         """Visits rows whose alpha is 0, in their order."""
-        rows = table.copy()
+        rows = self.own(table)
         self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), len(rows))
         alphas[:] = rows["alpha"]
 
     def sweep(self, table, alphas, sweeps: int) -> None:
         """Sweeps all rows of a group: those that only other problems keep are visited too."""
-        rows, order = table.copy(), np.arange(len(table), dtype=np.int32)
+        rows, order = self.own(table), np.arange(len(table), dtype=np.int32)
         rows["alpha"] = alphas
         for _ in range(sweeps):
             self._sweep(rows, order, len(order), len(rows))
@@ -82,8 +89,8 @@ class Machine(DualCD):
         self.change = abs(dual - self._dual_before) / max(abs(dual), 1e-300)
         self.done, self._dual_before = self.change <= tolerance, dual
 
-    def loss(self, rows) -> float:
-        return total_loss(rows, self.w, self.problem, self._kind)
+    def add_loss(self, rows, losses) -> None:
+        losses += total_loss(self.own(rows), self.w, self.problem, self._kind)
 
 
 class OnePass:
@@ -100,7 +107,8 @@ class OnePass:
         self._machines, self._others = [], []
         self.w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.compute = self._started = 0.0
-        self._active = ActiveRows(stream.dtype, 0, config.threads, self._columns)
+        self._radius, self._radii, self._n_visited, self._had_others = 0.0, [], 0, False
+        self._active = ActiveRows(stream.dtype, 0, 1, self._columns)
 
     bytes_read = property(lambda self: self._stream.bytes_read)
     wait = property(lambda self: self._stream.wait)
@@ -117,9 +125,7 @@ class OnePass:
     def passes(self):
         self._started = time.perf_counter()
         kept = self._read_once()
-        if len(self._stream.labels) < 2:
-            raise DataError(f"only one class in the data: every label is {self._stream.labels[0]}",
-                            "a classifier needs two")
+        self._check_classes()
         self._had_others, self._others = bool(self._others), []
         for machine in self._machines:
             machine.settle(tolerance=-1.0)
@@ -131,31 +137,74 @@ class OnePass:
             self._settle()
             yield self._stats(number, visits, self._active.n_rows)
 
+    def _check_classes(self) -> None:
+        if len(self._stream.labels) < 2:
+            raise DataError(f"only one class in the data: every label is {self._stream.labels[0]}",
+                            "a classifier needs two")
+
     # --- the one pass over the data
 
     def _read_once(self) -> int:
         """Returns the number of rows that some problem wants."""
         stream, kept = self._stream, 0
         if stream.labels_known:
+            self._check_classes()
             check_vectors(stream.n_features, self._n_machines, self._config.memory)
         for arena, order in stream.arenas():
             self._meet()
-            self._active.memory = self._room()
-            most_rows = 1 + VISITING_BYTES // (32 * len(self._machines + self._others))
-            for start in range(0, len(order), most_rows):
-                kept += self._visit_once(arena.rows[order[start : start + most_rows]])
+            self._active.memory, self._active.copies = self._room(), self._n_copies
+            for start, end in self._slices(arena.rows["norm"][order]):
+                kept += self._visit_once(arena.rows[order[start:end]])
+        for machine in self._machines:
+            machine.set_bias(self.bias)
         return kept
+
+    def _slices(self, norms):
+        """Runs of rows to be visited together; the radius is set when it has grown."""
+        most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._machines + self._others))
+        start, largest = 0, np.maximum.accumulate(norms)
+        while start < len(norms):
+            self._set_bias(float(norms[start]))
+            end = min(len(norms), start + most_rows)
+            if self._config.bias is None:
+                end = max(start + 1, min(end, int(np.searchsorted(largest, GROWTH * self._radius, "right"))))
+            yield start, end
+            self._n_visited, start = self._n_visited + end - start, end
+
+    def _set_bias(self, norm: float) -> None:
+        """The value of the bias feature from here on: what was asked for, or the largest norm so far (1 until there is
+        one: empty rows have none)."""
+        if self._config.bias is not None:
+            bias = self.bias
+        elif self._stream.labels_known:
+            bias = self._radius = self.bias
+        elif norm > GROWTH * self._radius or not self._radius:
+            bias = self._radius = norm or 1.0
+            self._radii.append((bias, self._n_visited))
+        else:
+            return
+        for machine in self._machines + self._others:
+            machine.set_bias(bias)
 
     def _visit_once(self, rows) -> int:
         """All machines visit these rows; those that one of them wants are kept."""
         everyone = self._machines + self._others
         alphas = np.empty((len(everyone), len(rows)))
         self._map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
-        bounds = np.array([machine.bounds(len(self._stream.labels)) for machine in everyone])
-        free = (alphas > 0) & (alphas < bounds[:, rows["code"]])
-        wanted = np.flatnonzero(free.any(0))
-        self._active.append(rows[wanted], alphas.T[wanted])
-        return int(free[: len(self._machines)].any(0).sum())
+        wanted = self._wanted(self._machines, rows["code"], alphas)
+        kept = wanted | self._wanted(self._others, rows["code"], alphas[len(self._machines) :])
+        self._active.append(rows[kept], alphas.T[kept])
+        return int(wanted.sum())
+
+    def _wanted(self, machines, codes, alphas) -> np.ndarray:
+        mask = np.zeros(len(codes), bool)
+        for machine, own in zip(machines, alphas, strict=False):
+            mask |= machine.wants(codes, own)
+        return mask
+
+    @property
+    def _n_copies(self) -> int:
+        return min(self._config.threads, len(self._machines))
 
     @property
     def _n_machines(self) -> int:
@@ -176,8 +225,7 @@ class OnePass:
             self._machines.append(self._copy(self._others[0], len(self._machines), 1.0))
         check_vectors(stream.n_features, len(self._machines), config.memory)
         for machine in self._machines + self._others:
-            machine.grow(stream.n_features, len(labels))
-            machine.set_bias(self.bias)
+            machine.grow(stream.n_features)
         self._set_boxes()
 
     def _add_first(self) -> None:
@@ -192,7 +240,7 @@ class OnePass:
 
     def _new(self, positive: int) -> Machine:
         config, C = self._config, self._config.C
-        problem = Problem(0, 0, np.inf, np.empty(0), np.array([[C, 0.0], [C, 0.0]]), 0.0, config.tolerance, config.seed,
+        problem = Problem(0, 0, np.inf, SIGNS, np.array([[C, 0.0], [C, 0.0]]), 0.0, config.tolerance, config.seed,
                           config.threads, config.memory, working(config.memory), self._inner)
         return Machine(problem, positive, self._stream.dtype)
 
@@ -231,8 +279,9 @@ class OnePass:
         room = working(config.memory) - taken
         if room < taken // 16:
             raise UsageError(
-                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features and "
-                f"the rows to work on take {format_size(taken)}", f"--memory {enough(taken + taken // 8)} would do",
+                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features"
+                f"{'' if stream.labels_known else ' so far'} and the rows to work on take {format_size(taken)}",
+                f"at least --memory {enough(taken + taken // 8)} is needed",
             )
         return room
 
@@ -243,25 +292,20 @@ class OnePass:
         before, visits = self._active, 0
         busy = [k for k, machine in enumerate(self._machines) if not machine.done]
         machines = [self._machines[k] for k in busy]
-        bounds = np.array([machine.bounds(len(self._stream.labels)) for machine in machines])
-
-        def wanted(group) -> np.ndarray:
-            alphas = group.alphas.T[busy]
-            return np.flatnonzero(((alphas > 0) & (alphas < bounds[:, group.table["code"]])).any(0))
-
-        before.memory = self._room()
-        self._active = ActiveRows(self._stream.dtype, before.memory, self._config.threads, spilling=True)
+        before.memory, before.copies = self._room(), self._n_copies
+        self._active = ActiveRows(self._stream.dtype, before.memory, self._n_copies, spilling=True)
         for group in before.groups():
             if self._had_others:
-                group = group.part(wanted(group))
-            alphas = group.alphas.T[busy].copy()
+                group = group.part(self._wanted(machines, group.table["code"], group.alphas.T[busy]))
+            alphas = group.alphas.T[busy]
             self._map(Machine.sweep, machines, [group.table] * len(busy), alphas, [self._inner] * len(busy))
             visits += self._inner * len(group.table)
             group.alphas[:, busy] = alphas.T
+            group = group.part(self._wanted(machines, group.table["code"], alphas))
             if before.alone:
-                self._active.adopt(group.part(wanted(group)))
+                self._active.adopt(group)
             else:
-                self._active.append_all(group.part(wanted(group)))
+                self._active.append_all(group)
             del group, alphas
         before.close()
         self._had_others = False
@@ -271,8 +315,14 @@ class OnePass:
         if len(machines) == 1 or self._config.threads == 1:
             for call in zip(machines, *arguments, strict=True):
                 method(*call)
-        else:
-            list(self._pool.map(method, machines, *arguments))
+            return
+
+        def run(calls):
+            for call in calls:
+                method(*call)
+
+        calls = list(zip(machines, *arguments, strict=True))
+        list(self._pool.map(run, (calls[start :: self._config.threads] for start in range(self._config.threads))))
 
     def _settle(self) -> None:
         for machine in self._machines:
@@ -305,10 +355,10 @@ class OnePass:
 
     def _certify(self, stopped) -> bool:
         """One pass that only reads; False if it was stopped."""
-        began = time.perf_counter()
+        began = time.perf_counter() - self.wait
         losses = np.zeros(len(self._machines))
         for arena in self._stream.again():
-            losses += list(self._pool.map(Machine.loss, self._machines, [arena.rows] * len(losses)))
+            self._map(Machine.add_loss, self._machines, [arena.rows] * len(losses), losses[:, None])
             if stopped():
                 return False
         self.certificates = [
@@ -316,7 +366,7 @@ class OnePass:
             for machine, loss in zip(self._machines, losses.tolist(), strict=True)
         ]
         self.certified = Certificate(sum(c.primal for c in self.certificates), sum(c.dual for c in self.certificates))
-        self.compute += time.perf_counter() - began
+        self.compute += time.perf_counter() - self.wait - began
         return True
 
     def _gather(self) -> None:
@@ -329,60 +379,17 @@ class OnePass:
         if len(labels) == 2 and label_order(labels)[0] != labels[self._machines[0].positive]:
             self.w *= -1
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of this run."""
+        early = [rows for radius, rows in self._radii if HARMFUL_GROWTH * radius >= self.bias][:1]
+        share = early[0] / self._n_visited if early else 0.0
+        if share < HARMFUL_SHARE:
+            return []
+        return [f"-B R: {share:.0%} of the rows were read before one half as long as the longest, and shrunk with that "
+                "smaller R; a block set (llsvm-split) knows R from the start"]
+
     def close(self) -> None:
         self._active.close()
         self._pool.shutdown()
         self._machines = []
-
-
-class Exact(Cached):
-    """The repair: rows whose alpha is free or that are near the margin stay active, are swept on their own between
-    full passes, and every full pass decides anew which they are. Stops on the certified gap."""
-
-    CACHES, MARGIN = False, 0.1
-    # Text-like data, memory for a tenth, passes to a gap of 1e-4: 1 round of 10 sweeps 14, of 50 11; 2 rounds of 10 9,
-    # 3 of 10 8.
-    ROUNDS, SWEEPS = 3, 10
-    _n_active = 0
-
-    def __init__(self, problem, blocks):
-        super().__init__(problem, blocks)
-        self._active = self._new_active()
-
-    def _new_active(self, spilling: bool = False) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, spilling=spilling)
-
-    def _visit(self, arena) -> None:
-        count = self._list(arena, self._order, 1)
-        self._sweep(self._table, self._order, count)
-
-    def _after_visit(self, arena) -> None:
-        rows = arena.rows
-        alphas = rows["alpha"]
-        free = (alphas > 0) & (alphas < self._bounds[rows["code"]])
-        wanted = np.flatnonzero(free | (np.abs(rows["gradient"]) <= self.MARGIN))
-        self._active.append(rows[wanted], alphas[wanted, None])
-
-    def _end_pass(self) -> None:
-        self._n_active = self._active.n_rows
-        for rounds_left in range(self.ROUNDS - 1, -1, -1):
-            before, self._active = self._active, self._new_active(spilling=True)
-            for group in before.groups():
-                table, order = group.table, np.arange(len(group.table), dtype=np.int32)
-                table["alpha"] = group.alphas[:, 0]
-                for _ in range(self.problem.inner or self.SWEEPS):
-                    self._sweep(table, order, len(order), len(table))
-                group.alphas[:, 0] = table["alpha"]
-                if rounds_left == 0:
-                    self._alphas.scatter(self._starts[table["chunk"]] + table["place"], table["alpha"])
-                elif before.alone:
-                    self._active.adopt(group)
-                else:
-                    self._active.append_all(group)
-                del group, table, order
-            before.close()
-        self._active = self._new_active()
-
-    def close(self) -> None:
-        self._active.close()
-        super().close()
