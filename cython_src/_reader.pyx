@@ -2,7 +2,7 @@
 
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcpy
 
 from _sparse cimport Row, below, mix, row_size, value_t, values_offset
 
@@ -79,25 +79,6 @@ def unpack(
         indptr[rows.shape[0]] = at
 
 
-def compact(Row[::1] rows, const uint8_t[::1] keep, uint8_t[::1] room, int value_size):
-    """Moves the kept rows together at the front of rows and of room, in order. Returns (rows kept, bytes used)."""
-    cdef int64_t r, kept = 0
-    cdef uint64_t size
-    cdef uint8_t* out = &room[0]
-    cdef uint8_t* start = out
-    with nogil:
-        for r in range(keep.shape[0]):
-            if keep[r]:
-                size = row_size(rows[r].length, value_size)
-                if rows[r].data != <uint64_t>out:
-                    memmove(out, <const void*>rows[r].data, size)
-                rows[kept] = rows[r]
-                rows[kept].data = <uint64_t>out
-                out += size
-                kept += 1
-    return kept, out - start
-
-
 def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[::1] copies, int value_size):
     """Copies chosen rows into room, described in copies, as long as both have space. Returns (rows, bytes)."""
     cdef int64_t r, n = 0
@@ -115,46 +96,3 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
                 used += size
                 n += 1
     return n, used
-
-
-def reclaim(Row[::1] cached, const int64_t[::1] places, Row[::1] group):
-    """Gives cached rows back to their chunk: where places[chunk] >= 0 is the chunk's first row in group, the row's
-    alpha goes there, and the cached copy is marked as gone (chunk = -1). Returns how many went."""
-    cdef int64_t r, gone = 0, place
-    with nogil:
-        for r in range(cached.shape[0]):
-            if cached[r].chunk >= 0:
-                place = places[cached[r].chunk]
-                if place >= 0:
-                    group[place + cached[r].place].alpha = cached[r].alpha
-                    cached[r].chunk = -1
-                    gone += 1
-    return gone
-
-
-def list_rows(const Row[::1] rows, int32_t first, double share, uint64_t seed, int32_t[::1] order):
-    """Writes the slots (from `first` up) of a random share of the rows that are not gone. Returns how many."""
-    cdef int64_t r, n = 0
-    cdef uint64_t limit = <uint64_t>-1 if share >= 1 else <uint64_t>(share * 18446744073709549568.0)
-    with nogil:
-        for r in range(rows.shape[0]):
-            if rows[r].chunk >= 0 and mix(seed, <uint64_t>r) <= limit:
-                order[n] = first + <int32_t>r
-                n += 1
-    return n
-
-
-def rank(const Row[::1] rows, const double[::1] bounds, float[::1] ranks):
-    """How little a row matters for the next sweeps: |gradient|, rows that are gone behind all others. Free rows
-    (0 < alpha < bounds[code]) come first, in a random order that never changes, so that if not all of them have room
-    in the cache, always the same ones are there and get solved together."""
-    cdef int64_t r
-    cdef float size
-    with nogil:
-        for r in range(rows.shape[0]):
-            size = rows[r].gradient if rows[r].gradient >= 0 else -rows[r].gradient
-            if rows[r].chunk < 0:
-                size = <float>3e38
-            elif rows[r].alpha > 0 and rows[r].alpha < bounds[rows[r].code]:
-                size = <float>1e-12 * <float>(mix(<uint64_t>rows[r].chunk, <uint64_t>rows[r].place) >> 44)
-            ranks[r] = size

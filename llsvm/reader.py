@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -83,12 +83,6 @@ class Arena:
         self.n_rows += len(codes)
         self.largest_square = max(self.largest_square, square)
 
-    def keep(self, mask: np.ndarray) -> None:
-        """Drops the rows outside the mask."""
-        if not mask.all():
-            keep = mask.view(np.uint8)
-            self.n_rows, self.used = _reader.compact(self.rows, keep, self._room, self.dtype.itemsize)
-
     def take(self, rows: np.ndarray, mask: np.ndarray) -> None:
         """Adds copies of these rows of another arena, as many as there is space for."""
         if self.used < len(self._room) and self.n_rows < len(self._table):
@@ -97,21 +91,6 @@ class Arena:
             )
             self.n_rows += n_rows
             self.used += n_bytes
-
-    def reclaim(self, places: np.ndarray, group: np.ndarray) -> None:
-        """Gives rows back to their chunks: where places[chunk] >= 0 is the chunk's first row in group, the row's alpha
-        goes there and the copy here is gone."""
-        _reader.reclaim(self.rows, places, group)
-
-    def list(self, order: np.ndarray, share: float, seed: int) -> int:
-        """Writes the slots of a random share of the rows into order; returns how many."""
-        return _reader.list_rows(self.rows, self.first_slot, share, seed, order)
-
-    def rank(self, bounds: np.ndarray) -> np.ndarray:
-        """How little each row matters for the next sweeps: free rows first, then those nearest the margin."""
-        ranks = np.empty(self.n_rows, np.float32)
-        _reader.rank(self.rows, bounds, ranks)
-        return ranks
 
 
 class _Decoder:
@@ -214,7 +193,7 @@ class Prefetcher:
     def __init__(self, blocks: BlockSet, arenas: list[Arena], plan):
         self.blocks = blocks
         self.bytes_read, self.wait = 0, 0.0
-        self._empty, self._full = Queue(), Queue()
+        self._empty, self._full = SimpleQueue(), SimpleQueue()  # unlike Queue, safe from what a signal raises in it
         for arena in arenas:
             self._empty.put(arena)
         self._thread = threading.Thread(target=self._work, args=(plan,), name="read", daemon=True)

@@ -111,31 +111,6 @@ def test_a_cleared_arena_takes_new_rows():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pattern", ["random", "none", "all", "the last half"])
-def test_keep_drops_the_other_rows_and_their_bytes(dtype, pattern):
-    block = make_block(300, dtype)
-    arena = filled_arena(dtype, block)
-    arena.rows["alpha"] = np.arange(300)
-    mask = {
-        "random": np.random.default_rng(1).random(300) < 0.4,
-        "none": np.zeros(300, bool),
-        "all": np.ones(300, bool),
-        "the last half": np.arange(300) >= 150,
-    }[pattern]
-    kept = np.flatnonzero(mask)
-    expected = [rows_of(block)[k] for k in kept]
-    arena.keep(mask)
-    assert rows_in(arena.rows, dtype) == expected
-    assert arena.rows["alpha"].tolist() == arena.rows["place"].tolist() == kept.tolist()
-    lengths = np.diff(block.indptr)[kept]
-    assert arena.used <= arena_bytes(len(kept), int(lengths.sum()), np.dtype(dtype).itemsize)
-    more = make_block(20, dtype, 5, longest=2)
-    if pattern in ("none", "the last half"):
-        add(arena, more, 9)
-        assert rows_in(arena.rows, dtype) == expected + rows_of(more)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_take_copies_the_chosen_rows(dtype):
     block = make_block(200, dtype)
     source, target = filled_arena(dtype, block), make_arena(200, block.n_nonzeros, dtype)
@@ -164,60 +139,6 @@ def test_take_stops_where_rows_or_bytes_run_out(dtype, rows, share_of_bytes):
         following = int(np.diff(block.indptr)[target.n_rows])
         assert target.space[0] < following * (4 + np.dtype(dtype).itemsize) + 4
     assert min(target.space) >= 0
-
-
-def test_reclaim_gives_alpha_back_to_the_rows_of_a_chunk():
-    blocks = [make_block(10, np.float32, seed) for seed in range(4)]
-    cache, group = filled_arena(np.float32, *blocks), filled_arena(np.float32, blocks[3], blocks[1])
-    cache.rows["alpha"] = np.arange(1, 41)
-    group.rows["alpha"] = -1
-    cache.keep(cache.rows["place"] % 3 == 0)
-    cache.reclaim(np.array([-1, 10, -1, 0], np.int64), group.rows)
-    expected = np.full(20, -1.0)
-    expected[[0, 3, 6, 9]] = [31, 34, 37, 40]
-    expected[[10, 13, 16, 19]] = [11, 14, 17, 20]
-    assert group.rows["alpha"].tolist() == expected.tolist()
-    assert cache.rows["chunk"].tolist() == [0] * 4 + [-1] * 4 + [2] * 4 + [-1] * 4
-
-
-def test_listed_rows_are_those_not_gone():
-    arena = make_arena(5000, 45000, np.float32, first_slot=100)
-    add(arena, make_block(5000, np.float32), 3)
-    gone = np.random.default_rng(0).random(5000) < 0.3
-    arena.rows["chunk"][gone] = -1
-    order = np.full(5000, -1, np.int32)
-    assert arena.list(order, 1, 1) == (~gone).sum()
-    assert sorted(order[: (~gone).sum()].tolist()) == (100 + np.flatnonzero(~gone)).tolist()
-    assert arena.list(order, 0, 1) == 0
-
-
-def test_a_share_of_the_rows_is_random_and_repeatable():
-    arena = make_arena(20000, 0, np.float32)
-    add(arena, make_block(20000, np.float32, longest=0), 0)
-    lists = []
-    for seed in (1, 2, 1):
-        order = np.empty(20000, np.int32)
-        lists.append(order[: arena.list(order, 0.25, seed)].tolist())
-    assert lists[0] == lists[2]
-    assert len(lists[0]) == len(set(lists[0]))
-    for listed in lists:
-        assert abs(len(listed) - 5000) < 400  # six standard deviations
-    assert abs(len(set(lists[0]) & set(lists[1])) - 1250) < 210
-
-
-def test_free_rows_rank_first_then_those_near_the_margin_and_gone_ones_last():
-    arena = filled_arena(np.float32, make_block(6, np.float32))
-    rows = arena.rows
-    rows["code"] = [0, 1, 0, 0, 1, 1]
-    rows["alpha"] = [0.5, 0, 1, 0, 1.5, 1]
-    rows["gradient"] = [9, -0.25, 0.125, -3, 7, 8]
-    rows["chunk"] = [0, 0, 0, -1, 0, 0]
-    ranks = arena.rank(np.array([1.0, 2.0]))  # upper bounds by code: rows 0, 4 and 5 are free, row 3 is gone
-    assert set(np.argsort(ranks)[:3].tolist()) == {0, 4, 5}
-    assert np.argsort(ranks)[3:].tolist() == [2, 1, 3]
-
-
-# Whole sets. ---------------------------------------------------------------------------------------------------------
 
 
 def write_set(path, block: Block, dtype) -> BlockSet:

@@ -32,9 +32,9 @@ SOLVERS = {
     solver.name: solver
     for solver in (
         Solver("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
-               dual_cd.InMemory, dual_cd.Cached),
+               dual_cd.InMemory, exact.Exact),
         Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
-               dual_cd.InMemory, dual_cd.Cached),
+               dual_cd.InMemory, exact.Exact),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, has_inner=True),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,

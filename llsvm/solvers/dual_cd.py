@@ -1,4 +1,4 @@
-"""Dual coordinate descent: in memory with shrinking, or from disk with a cache of the rows nearest the margin."""
+"""Dual coordinate descent: in memory with shrinking, and what all that trains from disk has in common."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
 from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size
-from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
+from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_bytes, shuffle
 
-# Measured on text-like data with memory for a tenth of it, passes to a gap of 1e-3: a cache of half the memory 6, of
-# 0.8 of it 5; of 10 cache sweeps a pass 7, of 20 5, of 40 4; without "free rows first" 8 (docs/out-of-core.md).
-GROUP_SHARE = 0.06
-CACHE_SWEEPS, EXTRA_VISITS, POLISHING = 20, 1.6, 3
-FILLED = 0.9
-RANKING_BYTES = 16  # of a cached row, while the cache is being cleared
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
@@ -158,7 +152,7 @@ class Streaming(DualCD):
     dual value at its end.
     """
 
-    CACHES = False
+    _n_active = 0  # rows that are swept between passes
 
     def __init__(self, problem, blocks):
         super().__init__(problem)
@@ -170,7 +164,6 @@ class Streaming(DualCD):
             bound = problem.box[:, 0].astype(np.float32)
             self._box[:, 0] = np.where(bound <= problem.box[:, 0], bound, np.nextafter(bound, np.float32(0)))
         self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
-        self._places = np.full(blocks.n_chunks, -1, np.int64)
         self._lay_out()
         self._reader = Prefetcher(blocks, self._groups, self._plan())
 
@@ -194,15 +187,10 @@ class Streaming(DualCD):
         group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
         table_bytes = group_rows * (ROW.itemsize + 4)
         self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
-        cache_bytes = max(0, rest - 2 * (self._group_bytes + table_bytes))
-        self._spare_bytes, cache_bytes = cache_bytes, cache_bytes if self.CACHES else 0
-        self._cache_rows = int(cache_bytes / (row_bytes + RANKING_BYTES))
-        self._table = np.empty(self._cache_rows + 2 * group_rows, ROW)
-        self._order = np.empty(self._cache_rows + group_rows, np.int32)
-        cache_room = cache_bytes - self._cache_rows * (ROW.itemsize + 4 + RANKING_BYTES)
-        self._cache = Arena(cache_room, self._table[: self._cache_rows], blocks.dtype)
+        self._spare_bytes = max(0, rest - 2 * (self._group_bytes + table_bytes))
+        self._table, self._order = np.empty(2 * group_rows, ROW), np.empty(group_rows, np.int32)
         self._group_rows, self._groups = group_rows, []
-        for start in (self._cache_rows, self._cache_rows + group_rows):
+        for start in (0, group_rows):
             table = self._table[start : start + group_rows]
             self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
 
@@ -230,10 +218,7 @@ class Streaming(DualCD):
         for chunk in group:
             count = int(self.blocks.chunk_rows[chunk])
             rows["alpha"][place : place + count] = self._alphas.read(int(self._starts[chunk]), count)
-            self._places[chunk] = place
             place += count
-        self._cache.reclaim(self._places, rows)
-        self._places[group] = -1
 
     def _end_visit(self, arena: Arena, group) -> None:
         alphas, place = arena.rows["alpha"], 0
@@ -269,10 +254,6 @@ class Streaming(DualCD):
                 self._certify(snapshot, loss)
             yield self._stats(number, self._n_active, met)
 
-    @property
-    def _n_active(self) -> int:
-        return self._cache.n_rows
-
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
         loss, rows_left = 0.0, self.blocks.n_rows
@@ -287,97 +268,13 @@ class Streaming(DualCD):
     def close(self) -> None:
         self._reader.close()
         self._alphas.close()
-        self._cache = self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
+        self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
 
     def _after_visit(self, arena: Arena) -> None:
         pass
 
     def _end_pass(self) -> None:
         pass
-
-
-class Cached(Streaming):
-    """Random groups of chunks, and most of the memory a cache of free rows and of rows nearest the margin.
-
-    The cache is swept along with every group: a share of it each time, so that a pass makes CACHE_SWEEPS of it.
-    """
-
-    CACHES = True
-    _limit = np.inf
-
-    def _smallest_group(self, sizes) -> int:
-        return int(sizes.max())
-
-    def _most_rows(self) -> int:
-        return self.blocks.chunk_rows.max()
-
-    def _group_size(self, rest: int, smallest_group: int) -> int:
-        return max(smallest_group, int(GROUP_SHARE * rest))
-
-    def _other_way(self) -> str:
-        return ", or a set split into more blocks (llsvm-split -m)"
-
-    def _plan(self):
-        """Groups of chunks that fill an arena, every chunk once a pass, for ever."""
-        blocks = self.blocks
-        sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
-        order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
-        while True:
-            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
-            passes += 1
-            yield from groups(order, sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
-
-    def _visit(self, arena: Arena) -> None:
-        cache, order = self._cache, self._order
-        extra = min(CACHE_SWEEPS * cache.n_rows, EXTRA_VISITS * self.blocks.n_rows)
-        sweeps = extra / max(1, cache.n_rows) * arena.n_rows / self.blocks.n_rows
-        count = self._list(cache, order, sweeps % 1)
-        count += self._list(arena, order[count:], 1)
-        self._sweep(self._table, order, count, self._cache_rows)
-        for _ in range(int(sweeps)):
-            self._sweep_cache()
-
-    def _list(self, arena: Arena, order, share: float) -> int:
-        self._counter += 1
-        return arena.list(order, share, (self.problem.seed << 32) + self._counter)
-
-    def _sweep_cache(self) -> None:
-        count = self._list(self._cache, self._order, 1)
-        self._sweep(self._table, self._order, count, self._cache_rows)
-
-    def _end_pass(self) -> None:
-        for _ in range(POLISHING):
-            self._sweep_cache()
-
-    @property
-    def _bounds(self) -> np.ndarray:
-        return self._box[(self.problem.signs > 0).astype(int), 0]
-
-    def _after_visit(self, arena: Arena) -> None:
-        """Takes the rows that matter most into the cache, and makes room for them when it is full."""
-        ranks = arena.rank(self._bounds)
-        wanted = ranks <= self._limit
-        n_rows, n_nonzeros = int(wanted.sum()), int(arena.rows["length"][wanted].sum())
-        room, row_room = self._cache.space
-        if arena_bytes(n_rows, n_nonzeros, self.blocks.dtype.itemsize) > room or n_rows > row_room:
-            wanted = self._make_room(ranks)
-        else:
-            self._limit *= 1.1
-        self._cache.take(arena.rows, wanted)
-
-    def _make_room(self, ranks) -> np.ndarray:
-        cache = self._cache
-        cached = cache.rank(self._bounds)
-        everyone = np.concatenate([cached, ranks])
-        capacity = int(FILLED * self._cache_rows)
-        if capacity < len(everyone):
-            self._limit = float(np.partition(everyone, capacity)[capacity])
-        stay = (cached <= self._limit) & (cache.rows["chunk"] >= 0)
-        gone = cache.rows[~stay]
-        gone = gone[gone["chunk"] >= 0]
-        self._alphas.scatter(self._starts[gone["chunk"]] + gone["place"], gone["alpha"])
-        cache.keep(stay)
-        return ranks <= self._limit
 
 
 class Blocks(Streaming):

@@ -18,7 +18,7 @@ from llsvm.evaluate import total_loss
 from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
 from llsvm.solvers.dual_cd import DualCD
 
-# Accuracy on mnist by sweeps of a sub-problem: 5 91.85 %, 10 91.96, 12 92.10, 20 92.13 (LIBLINEAR: 92.18).
+# Accuracy on mnist by sweeps of a sub-problem: 5 91.85 %, 10 91.96, 12 92.05, 20 92.13 (LIBLINEAR: 92.18).
 INNER = 12
 ROOM_TO_GROW = 1.25
 VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are visited together
