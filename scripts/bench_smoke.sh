@@ -18,3 +18,4 @@ say python bench_predict.py --repeat 1 "$work/dense.txt"
 say python bench_predict.py --repeat 1 --peer wheel "$work/sample.test.txt"
 say python bench_train.py --repeat 1 --peer wheel --tolerance 0.02 --shape dense --size 3M
 say python bench_shrink.py --repeat 1 "$work/text.txt"
+say python reproduce_llsvm.py --skip figure --output "$work" "$work/sample.train.txt"
