@@ -6,6 +6,8 @@ import numpy as np
 
 from llsvm.files import Scratch
 
+WINDOW = 1 << 15  # numbers read, changed and written together
+
 
 class Alphas:
     """One number a row, all 0 at first, read and written by runs of rows."""
@@ -38,9 +40,14 @@ class Alphas:
             return
         order = np.argsort(positions, kind="stable")
         positions, values = positions[order], values[order]
-        for run in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > 1) + 1):
-            if len(run):
-                self.write(int(positions[run[0]]), values[run])
+        first = 0
+        while first < len(positions):
+            start = int(positions[first])
+            last = int(np.searchsorted(positions, start + WINDOW))
+            window = self.read(start, int(positions[last - 1]) - start + 1).copy()
+            window[positions[first:last] - start] = values[first:last]
+            self.write(start, window)
+            first = last
 
     def close(self) -> None:
         if self._file is not None:

@@ -39,7 +39,11 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
         w[k] += (alpha[k, i] - old) * Y[k, i] * X[i]
 
     def wanted(i):
-        return any(not done[k] and 1e-6 < alpha[k, i] / C[k, i] < 1 - 1e-6 for k in range(n_problems))
+        step = 1 / max(X[i] @ X[i], 1e-300)
+        return any(
+            not done[k] and alpha[k, i] > 1e-6 * min(C[k, i], step) and alpha[k, i] < (1 - 1e-6) * C[k, i]
+            for k in range(n_problems)
+        )
 
     def dual():
         return alpha.sum(1) - 0.5 * (w**2).sum(1)
@@ -132,6 +136,15 @@ def many(tmp_path_factory):
 
 
 # --- as written
+
+
+def test_rows_so_long_that_all_alphas_are_tiny_are_kept_all_the_same(two, tmp_path):
+    X = two.X * 4096
+    path = write_text(tmp_path / "long.txt", X, two.y)
+    Y, costs = signs_and_costs([str(y) for y in two.y], ["1", "-1"])
+    result = shrink(path, inner=3)
+    assert result[1][0].active > 20
+    assert_same(result, algorithm_2(with_bias(X, -1.0), Y, costs, 3, 0.01), X)
 
 
 @pytest.mark.parametrize("C, bias, inner, tolerance", [

@@ -47,10 +47,12 @@ class Machine(DualCD):
         rows["code"] = rows["code"] == self.positive
         return rows
 
-    def wants(self, codes, alphas) -> np.ndarray:
-        """Where alpha is free; nearer to a bound than rounding can tell is there."""
-        bounds = self.problem.box[(codes == self.positive).astype(np.intp), 0]
-        return (alphas > AT_BOUND * bounds) & (alphas < (1 - AT_BOUND) * bounds)
+    def wants(self, rows, alphas) -> np.ndarray:
+        """Where alpha is free; nearer to a bound than rounding can tell, of C or of a full step, is there."""
+        bounds = self.problem.box[(rows["code"] == self.positive).astype(np.intp), 0]
+        square = rows["norm"].astype(np.float64) ** 2 + self.problem.bias**2
+        lowest = AT_BOUND * np.minimum(bounds, 1 / np.maximum(square, 1e-300))
+        return (alphas > lowest) & (alphas < (1 - AT_BOUND) * bounds)
 
     def turn_into(self, other: Machine, sign: float) -> None:
         """Makes the other the same point, with y exchanged where sign = -1."""
@@ -191,15 +193,15 @@ class OnePass:
         everyone = self._machines + self._others
         alphas = np.empty((len(everyone), len(rows)))
         self._map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
-        wanted = self._wanted(self._machines, rows["code"], alphas)
-        kept = wanted | self._wanted(self._others, rows["code"], alphas[len(self._machines) :])
+        wanted = self._wanted(self._machines, rows, alphas)
+        kept = wanted | self._wanted(self._others, rows, alphas[len(self._machines) :])
         self._active.append(rows[kept], alphas.T[kept])
         return int(wanted.sum())
 
-    def _wanted(self, machines, codes, alphas) -> np.ndarray:
-        mask = np.zeros(len(codes), bool)
+    def _wanted(self, machines, rows, alphas) -> np.ndarray:
+        mask = np.zeros(len(rows), bool)
         for machine, own in zip(machines, alphas, strict=False):
-            mask |= machine.wants(codes, own)
+            mask |= machine.wants(rows, own)
         return mask
 
     @property
@@ -296,12 +298,12 @@ class OnePass:
         self._active = ActiveRows(self._stream.dtype, before.memory, self._n_copies, spilling=True)
         for group in before.groups():
             if self._had_others:
-                group = group.part(self._wanted(machines, group.table["code"], group.alphas.T[busy]))
+                group = group.part(self._wanted(machines, group.table, group.alphas.T[busy]))
             alphas = group.alphas.T[busy]
             self._map(Machine.sweep, machines, [group.table] * len(busy), alphas, [self._inner] * len(busy))
             visits += self._inner * len(group.table)
             group.alphas[:, busy] = alphas.T
-            group = group.part(self._wanted(machines, group.table["code"], alphas))
+            group = group.part(self._wanted(machines, group.table, alphas))
             if before.alone:
                 self._active.adopt(group)
             else:
