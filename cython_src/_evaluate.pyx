@@ -6,6 +6,11 @@ from libc.string cimport memcpy
 
 from _sparse cimport Row, row_dot, row_features, value_t, values_offset
 
+cdef enum:
+    FACTORS = 513  # of w: 0, 1/256, ..., 2
+
+N_FACTORS = FACTORS
+
 
 def losses(
     const Row[::1] rows, const double[::1] w, double bias, const double[::1] signs, const double[:, ::1] box,
@@ -29,6 +34,36 @@ def losses(
                 best = U if U * d <= z else z / d
                 total += best * (z - 0.5 * d * best)
     return total
+
+
+def ray(
+    const Row[::1] rows, const double[::1] w, double bias, const double[::1] signs, const double[::1] costs,
+    double[:, ::1] sums, const value_t[::1] kind
+):
+    """Adds to sums (FACTORS, 3) what the losses of rows on the ray s w, s >= 0, are made of.
+
+    A row has a loss, C_i (1 - s m_i) or its square, up to s = 1 / m_i, m_i = y_i w.x_i. Entry f sums C_i, C_i m_i and
+    C_i m_i^2 over the rows for which f is the last s = f / 256 with a loss, or the last of all.
+    """
+    cdef const Row* row
+    cdef int64_t r, n, place
+    cdef double y, C, margin, end
+    with nogil:
+        for r in range(rows.shape[0]):
+            row = &rows[r]
+            n = row.length
+            y = signs[row.code]
+            C = costs[y > 0]
+            margin = y * (row_dot(&w[0], row_features(row), <const value_t*>(row.data + values_offset(
+                n, sizeof(value_t))), n) + w[w.shape[0] - 1] * bias)
+            place = FACTORS - 1
+            if margin > 0:
+                end = 256 / margin
+                if end < FACTORS - 1:
+                    place = <int64_t>end
+            sums[place, 0] += C
+            sums[place, 1] += C * margin
+            sums[place, 2] += C * margin * margin
 
 
 def scores(

@@ -121,10 +121,12 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
 @click.option("-s", "--solver", default="dual", show_default=True, metavar="SOLVER",
               help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper), "
-                   "shrink (the LLSVM paper: one pass over the text).")
+                   "shrink (the LLSVM paper: one pass over the text), pegasos (stochastic sub-gradient descent), stream "
+                   "(StreamSVM: one pass, the smallest ball).")
 @click.option("-c", "--cost", type=float, default=1.0, show_default=True, help="C, the price of a margin violation.")
 @click.option("-e", "--tolerance", type=float, show_default="1e-3; shrink: 0.01",
-              help="Stop at this relative duality gap (certified); shrink: at this relative change of the dual.")
+              help="Stop at this relative duality gap (certified); shrink: at this relative change of the dual; "
+                   "pegasos: where five passes improve the primal by no more.")
 @click.option("-B", "--bias", default="-1", show_default=True, metavar="NUMBER|R",
               help="A bias term of this size; R: the largest row norm; negative: none.")
 @click.option("--weight", type=(str, float), multiple=True, hidden=True)
@@ -138,7 +140,18 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
                    "(-s shrink).  [default: 1; shrink: 12]")
 @click.option("--exact", is_flag=True, help="-s shrink: look at all rows again and again, until the gap is certified.")
 @click.option("--certify/--no-certify", default=True,
-              help="-s shrink: read the rows once more to certify the result, where that is possible.")
+              help="-s shrink, stream: read the rows once more to certify the result, where that is possible; pegasos: "
+                   "look at every row once more a pass.")
+@click.option("--batch", default="1", show_default=True, metavar="N|block",
+              help="-s pegasos: rows a step, or block, one step a block of the set.")
+@click.option("--init", type=click.Choice(["zero", "random"]), default="zero", show_default=True,
+              help="-s pegasos: where w begins.")
+@click.option("--hold-t", is_flag=True, help="-s pegasos: a step in which no row has a loss does not make later ones "
+              "smaller.")
+@click.option("--average/--no-average", default=True, show_default=True,
+              help="-s pegasos: the average of w over the later passes, scaled as is best, or the last w.")
+@click.option("--lookahead", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N",
+              help="-s stream: rows outside the ball that are enclosed together.")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
 @click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
               help="How values of text are stored.")
@@ -149,7 +162,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @threads_option
 @click.version_option(__version__, prog_name="llsvm-train")
 def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, exact,
-          certify, zero_based, precision, log, strict, quiet, memory, threads):
+          certify, batch, init, hold_t, average, lookahead, zero_based, precision, log, strict, quiet, memory, threads):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -165,6 +178,8 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
     llsvm-train --memory 2G big.blocks model        at most 2 GB, however large the set
     llsvm-split d.txt | llsvm-train -s 1 - model    squared hinge loss, in a pipeline
     zcat d.gz | llsvm-train -s shrink - model       one pass, any number of classes, near the optimum
+    llsvm-train -s pegasos --max-passes 20 model    stochastic sub-gradient descent, with an honest gap
+    zcat d.gz | llsvm-train -s stream - model       one pass, no more memory than the weights
     """
     from llsvm.session import train_model
     from llsvm.train import Config, default_tolerance
@@ -176,7 +191,8 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
         weights={_label(label): _positive(f"-w{label}", value) for label, value in weight}, balanced=balanced,
         memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
         time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
-        exact=exact, certify=certify, zero_based=zero_based, precision=precision,
+        exact=exact, certify=certify, batch=_batch(batch), init=init, hold_t=hold_t, average=average,
+        lookahead=lookahead, zero_based=zero_based, precision=precision,
     )
     *data, target = paths
     converged, interrupted = train_model(data, target, config, log, quiet, print_result)
@@ -211,10 +227,19 @@ def _bias(text: str) -> float | None:
 
 
 def _inner(text: str | None) -> int | None:
-    if text is None or text == "auto":
-        return None if text is None else 0
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"--inner {text}: a number from 1 up, or auto, is needed")
+    return None if text is None else _count("--inner", text, "auto")
+
+
+def _batch(text: str) -> int:
+    return _count("--batch", text, "block")
+
+
+def _count(name: str, text: str, word: str) -> int:
+    """A number from 1 up, or 0 for this word."""
+    if text == word:
+        return 0
+    if not text.isdigit() or not 1 <= int(text) < 2**31:
+        raise UsageError(f"{name} {text}: a number from 1 up, or {word}, is needed")
     return int(text)
 
 

@@ -159,3 +159,9 @@ class Problem:
     working: int
     inner: int | None = None
     progress: Callable[[float], None] = lambda share: None
+
+    @property
+    def costs(self) -> np.ndarray:
+        """C of the negative rows and of the positive ones."""
+        bound, curvature = self.box.T
+        return bound.copy() if curvature[0] == 0 else 0.5 / curvature

@@ -9,6 +9,7 @@ import numpy as np
 from llsvm import _evaluate
 
 SHARES = 32
+FACTORS = np.arange(_evaluate.N_FACTORS) / 256
 NUMBER_BYTES = 26
 
 
@@ -20,6 +21,22 @@ def total_loss(rows, w, problem, kind, pool: ThreadPoolExecutor | None = None) -
         return _evaluate.losses(share, w, problem.bias, problem.signs, problem.box, kind)
 
     return sum(pool.map(loss, shares) if pool else map(loss, shares))
+
+
+def along_ray(rows, w, problem, kind) -> np.ndarray:
+    """What the losses of rows at any multiple of w are made of, to be summed over all rows."""
+    sums = np.zeros((len(FACTORS), 3))
+    _evaluate.ray(rows, w, problem.bias, problem.signs, problem.costs, sums, kind)
+    return sums
+
+
+def best_multiple(sums: np.ndarray, w, squared_loss: bool) -> tuple[float, float]:
+    """The factor, up to 2, by which w has the smallest primal value, and that value."""
+    costs, products, squares = np.cumsum(sums[::-1], 0)[::-1].T
+    losses = costs - (1 + squared_loss) * products * FACTORS + squared_loss * squares * FACTORS**2
+    primals = 0.5 * float(w @ w) * FACTORS**2 + losses
+    best = int(primals.argmin())
+    return float(FACTORS[best]), float(primals[best])
 
 
 class Predictor:

@@ -88,15 +88,15 @@ def promised(memory: int) -> int:
     return working(memory) + FLOOR
 
 
-def vector_bytes(n_features: int, columns: int = 1) -> int:
-    """The weights: w, the snapshot that is being certified, the best one; at the end all of them, also sorted, and the
-    ids."""
-    return 8 * (n_features + 1) * (2 * columns + 2)
+def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2) -> int:
+    """The weights: w, the snapshot that is being certified, the best one, or so many vectors a column; at the end all of
+    them, also sorted, and the ids."""
+    return 8 * (n_features + 1) * (vectors * columns + 2)
 
 
-def check_vectors(n_features: int, columns: int, memory: int) -> None:
+def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2) -> None:
     """Refuses a budget in which the weights do not fit."""
-    needed = vector_bytes(n_features, columns)
+    needed = vector_bytes(n_features, columns, vectors)
     if needed > working(memory):
         classes = f" for {columns} classes" if columns > 1 else ""
         raise UsageError(

@@ -118,6 +118,14 @@ class Resident:
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
         self.kind = np.zeros(1, description.dtype)
 
+    @property
+    def rows(self) -> np.ndarray:
+        return self.table
+
+    @property
+    def n_rows(self) -> int:
+        return self.description.n_rows
+
     def release(self) -> None:
         """Frees the rows; what describes them stays."""
         self.table = self._arenas = None

@@ -83,8 +83,8 @@ def pass_line(stats: PassStats) -> str:
     primal = f"  primal {mark}{stats.primal:.6g}" if known else ""
     gap = f"  gap {mark}{stats.gap:.2e}" if known else ""
     change = f"  change {stats.change:.1e}" if stats.change < float("inf") else ""
-    return (f"pass {stats.number:3d}{primal}  dual {stats.dual:.6g}{gap}{change}  active {stats.active}  "
-            f"{stats.seconds:.2f} s")
+    active = f"  active {stats.active}" if stats.active else ""
+    return f"pass {stats.number:3d}{primal}  dual {stats.dual:.6g}{gap}{change}{active}  {stats.seconds:.2f} s"
 
 
 class RunLog:

@@ -101,31 +101,29 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
     finally:
         console.end()
     if target == "-":
-        console.line(_summary(outcome))
+        console.line(_summary(outcome, config))
     elif not quiet:
-        print_result(_summary(outcome))
-    if outcome.reason not in ("converged", "interrupted"):
+        print_result(_summary(outcome, config))
+    if outcome.reason not in ("converged", "interrupted") and not train.wants_one_pass(config):
         limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
-        reached = (f"change of the dual of {outcome.stats.change:.2e}" if train.reads_once(config) else
-                   f"gap of {outcome.stats.gap:.2e}")
-        console.warn(f"stopped by {limit} at a relative {reached}, above the tolerance of {config.tolerance:g}; raise "
-                     f"the limit, or -e")
+        measure = train.measure(config)
+        reached = outcome.stats.gap if measure == train.GAP else outcome.stats.change
+        above = f"{measure} of {reached:.2e}, above" if reached < float("inf") else f"{measure} not known yet, let alone"
+        console.warn(f"stopped by {limit} at a relative {above} the tolerance of {config.tolerance:g}; raise the limit, "
+                     f"or -e")
     return outcome.reason == "converged", outcome.reason == "interrupted"
 
 
 def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
-    once = train.reads_once(config)
+    solver = train.start(data, config)
+    once = solver.reads_once
     if not once:
         _warn_of_weights(data, config, console)
-    solver = train.start(data, config)
     setting = _setting(config, solver, data)
     console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
     log.write("start", **setting)
     console.begin()
-    if once:
-        data.progress = console.bar
-    else:
-        solver.problem.progress = lambda share: console.bar("pass", share, 1.0)
+    solver.show_progress(console.bar)
 
     def on_pass(stats):
         stop.training = True
@@ -149,7 +147,7 @@ def _warn_of_weights(data, config, console: Console) -> None:
 
 def _setting(config: train.Config, solver, data) -> dict:
     description = data.description
-    where = data.where if train.reads_once(config) else "on disk" if isinstance(data, BlockSet) else "in memory"
+    where = getattr(data, "where", "on disk" if isinstance(data, BlockSet) else "in memory")
     known = {} if description is None else {
         "rows": description.n_rows, "features": description.n_features, "nonzeros": description.n_nonzeros,
     }  # fmt: skip
@@ -161,6 +159,7 @@ def _setting(config: train.Config, solver, data) -> dict:
         "values": config.precision if description is None else description.dtype.name, "max_passes": config.max_passes,
         **({"time_limit": config.time_limit} if config.time_limit < float("inf") else {}),
         **({"inner": config.inner or "auto"} if config.inner is not None else {}),
+        **train.own_options(config),
         "sources": data.names if description is None else [source["name"] for source in description.sources][:10],
     }
 
@@ -170,7 +169,7 @@ def _weights_said(config: train.Config) -> str:
     return " ".join(["balanced"] * config.balanced + said) or "none"
 
 
-def _summary(outcome: train.Outcome) -> str:
+def _summary(outcome: train.Outcome, config: train.Config) -> str:
     stats, classes = outcome.stats, f" (sum over {outcome.w.shape[1]} classes)" * (outcome.w.shape[1] > 1)
     if outcome.certificate:
         known = (f"primal objective = {stats.primal:.9g}{classes}\ndual objective = {stats.dual:.9g}{classes}\n"
@@ -178,7 +177,8 @@ def _summary(outcome: train.Outcome) -> str:
     else:
         known = f"dual objective = {stats.dual:.9g}{classes}\nno certificate: {outcome.uncertified}\n"
     if stats.change < float("inf"):
-        known += f"relative change of the dual = {stats.change:.3e}, {stats.active} rows active\n"
+        active = f", {stats.active} rows active" * bool(stats.active)
+        known += f"relative {train.measure(config)} = {stats.change:.3e}{active}\n"
     return known + (
         f"passes = {stats.number}, {budgets.format_size(stats.bytes_read)} read\n"
         f"time = {stats.seconds:.2f} s (compute {stats.compute:.2f} s, waiting for data {stats.wait:.2f} s)\n"

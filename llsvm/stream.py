@@ -1,4 +1,4 @@
-"""Rows that are read once, arena by arena: text in its own order, or a block set in random groups of chunks."""
+"""Rows that come by arena by arena: text in its own order, a block set in random groups of chunks, or all at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, Description
 from llsvm.memory import BUFFERS
-from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
+from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.sources import open_sources
 from llsvm.text import FeatureMap, Labels, scan_blocks, scan_bytes
 
@@ -19,7 +19,7 @@ GROUP_SHARE = 0.06
 class TextStream:
     """What is known of the data grows while it is read. Files can be read again; a pipe cannot."""
 
-    labels_known, where = False, "read once"
+    labels_known, where, resident = False, "read once", False
 
     def __init__(self, sources, paths, threads: int, zero_based: bool, precision: str, memory: int):
         self._sources, self._paths = sources, paths
@@ -48,9 +48,9 @@ class TextStream:
     def feature_ids(self) -> np.ndarray:
         return self._features.ids
 
-    def arenas(self):
+    def arenas(self, number: int = 1):
         """Yields an arena and an order of visits, both valid until the next are asked for; labels, n_features and
-        largest_norm cover it."""
+        largest_norm cover it. number: of the pass; there is but one."""
         for arena in self._read():
             self._n_rows += arena.n_rows
             self._n_nonzeros += int(arena.rows["length"].sum())
@@ -89,6 +89,8 @@ class TextStream:
                 yield arena
         self._scan_bytes = 0
 
+    def release(self) -> None:
+        """No row is kept."""
 
     def _timed(self, blocks):
         """Counts the time until a block is there as waiting."""
@@ -102,7 +104,7 @@ class TextStream:
 class SetStream:
     """A block set: all is known beforehand; groups of random chunks, decoded ahead."""
 
-    labels_known, where, repeatable = True, "on disk", True
+    labels_known, where, repeatable, resident = True, "on disk", True, False
 
     def __init__(self, blocks: BlockSet, memory: int, seed: int):
         self._blocks, self._seed = blocks, seed
@@ -114,38 +116,83 @@ class SetStream:
         self._group_bytes = max(int(sizes.max()), int(GROUP_SHARE * memory))
         row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize) / blocks.n_rows
         self._group_rows = max(int(blocks.chunk_rows.max()), int(1.1 * self._group_bytes / row_bytes)) + 1
-        self._sizes, self.n_bytes = sizes, 0
+        self._sizes, self.n_bytes, self._n_orders = sizes, 0, 0
         self.bytes_read, self.wait, self.progress = 0, 0.0, _ignore
 
-    def arenas(self):
+    def arenas(self, number: int = 1):
+        """Every pass has an order of its own."""
         order = np.arange(self._blocks.n_chunks, dtype=np.int32)
-        shuffle(order, len(order), ~self._seed & (2**64 - 1), 0)
-        for counter, arena in enumerate(self._read(order)):
-            rows = np.arange(arena.n_rows, dtype=np.int32)
-            shuffle(rows, len(rows), self._seed, counter)
-            yield arena, rows
+        shuffle(order, len(order), ~self._seed & (2**64 - 1), number - 1)
+        for arena, _ in self._read(self._groups(order)):
+            yield arena, self._visits(arena)
+
+    def blocks(self, number: int):
+        """Block after block in random order, each arena with an order of visits and whether it is its block's last."""
+        blocks = self._blocks
+        order = np.unique(blocks.chunk_block).astype(np.int32)
+        shuffle(order, len(order), ~self._seed & (2**64 - 1), number - 1)
+        chunks = [blocks.block_chunks(block) for block in order]
+        last_chunks = {int(of_block[-1]) for of_block in chunks}
+        for arena, group in self._read(group for of_block in chunks for group in self._groups(of_block)):
+            yield arena, self._visits(arena), group[-1] in last_chunks
 
     def again(self):
-        yield from self._read(np.arange(self._blocks.n_chunks))
+        for arena, _ in self._read(self._groups(np.arange(self._blocks.n_chunks))):
+            yield arena
 
-    def _read(self, order):
+    def release(self) -> None:
+        """No row is kept."""
+
+    def _visits(self, arena) -> np.ndarray:
+        rows = np.arange(arena.n_rows, dtype=np.int32)
+        shuffle(rows, len(rows), self._seed, self._n_orders)
+        self._n_orders += 1
+        return rows
+
+    def _groups(self, order):
+        return groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self._group_rows)
+
+    def _read(self, plan):
         arenas = [Arena(self._group_bytes, np.empty(self._group_rows, ROW), self.dtype) for _ in range(2)]
         decoding = max(0, 3 * int(self._sizes.max()) - BUFFERS)
         self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
         before, rows_left = (self.bytes_read, self.wait), self._blocks.n_rows
-        plan = groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self._group_rows)
         reader = Prefetcher(self._blocks, arenas, plan)
         try:
             while rows_left:
-                arena, _ = reader.next()
+                arena, group = reader.next()
                 self.bytes_read, self.wait = before[0] + reader.bytes_read, before[1] + reader.wait
                 rows_left -= arena.n_rows
-                yield arena
+                yield arena, group
                 self.progress("reading", self._blocks.n_rows - rows_left, self._blocks.n_rows)
                 reader.release(arena)
         finally:
             reader.close()
             self.n_bytes = 0
+
+
+class ResidentStream:
+    """Rows that are all in memory, as one arena."""
+
+    labels_known, where, repeatable, resident, n_bytes, wait = True, "in memory", True, True, 0, 0.0
+
+    def __init__(self, data: Resident, seed: int):
+        self.description, self.dtype, self.feature_ids = data.description, data.description.dtype, data.feature_ids
+        self.labels, self.n_features = self.description.labels, self.description.n_features
+        self.largest_norm, self.bytes_read = self.description.largest_norm, data.bytes_read
+        self._data, self._seed, self.progress = data, seed, _ignore
+        self._order = np.arange(data.n_rows, dtype=np.int32)
+
+    def arenas(self, number: int = 1):
+        shuffle(self._order, len(self._order), self._seed, number)
+        yield self._data, self._order
+
+    def again(self):
+        yield self._data
+
+    def release(self) -> None:
+        """Frees the rows; what describes them stays."""
+        self._data.release()
 
 
 def _ignore(what: str, done: float, total: float | None) -> None:

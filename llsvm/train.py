@@ -19,7 +19,7 @@ from llsvm.core import Certificate, DataError, Description, PassStats, Problem, 
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
-from llsvm.stream import SetStream, TextStream
+from llsvm.stream import ResidentStream, SetStream, TextStream
 from llsvm.text import FeatureMap, Labels, scan_blocks
 
 TEMPORARY_BLOCKS = 16
@@ -31,7 +31,9 @@ class Config:
     """Everything the user decided.
 
     bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
-    takes, None not said; exact: the exact variant of a one-pass solver; certify: read the rows of one once more.
+    takes, None not said; exact: the exact variant of a one-pass solver; certify: look at all rows for a certificate.
+    Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss; average: of w.
+    Of stream: lookahead, rows enclosed together.
     """
 
     solver: str = "dual"
@@ -48,6 +50,11 @@ class Config:
     inner: int | None = None
     exact: bool = False
     certify: bool = True
+    batch: int = 1
+    init: str = "zero"
+    hold_t: bool = False
+    average: bool = True
+    lookahead: int = 10
     zero_based: bool = False
     precision: str = "float32"
 
@@ -69,7 +76,7 @@ class Outcome:
 @contextmanager
 def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: None):
     """The data set that the paths name, ready for the solver: Resident where it fits, else a BlockSet; a stream for
-    a solver that reads once.
+    a solver that takes one.
 
     No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
     """
@@ -108,23 +115,57 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
 
 
 def reads_once(config: Config) -> bool:
-    return solvers.find(config.solver).one_pass is not None and not config.exact
+    """Whether text is read once and not kept: always, or where one pass is asked for that needs nothing beforehand."""
+    solver = solvers.find(config.solver)
+    if solver.many_passes is None:
+        return solver.one_pass is not None and not config.exact
+    return wants_one_pass(config)
+
+
+def wants_one_pass(config: Config) -> bool:
+    """Whether a solver that could make more passes is asked for one, and for nothing that text tells only at its end."""
+    blind = config.batch and config.init == "zero" and not config.weights and not config.balanced
+    return solvers.find(config.solver).many_passes is not None and config.max_passes == 1 and bool(blind)
 
 
 def default_tolerance(solver: str, exact: bool) -> float:
     return solvers.Solver.tolerance if exact else solvers.find(solver).tolerance
 
 
+GAP = solvers.Solver.measure
+
+
+def measure(config: Config) -> str:
+    """What the tolerance is of."""
+    return GAP if config.exact else solvers.find(config.solver).measure
+
+
+def own_options(config: Config) -> dict:
+    """The options that are this solver's own, as they are in force."""
+    values = {option: getattr(config, option) for option in solvers.find(config.solver).options if option in OWN}
+    return {option: "block" if (option, value) == ("batch", 0) else value for option, value in values.items()}
+
+
+OWN = ("batch", "init", "hold_t", "average", "lookahead")
+NEEDS = {
+    "inner": "has no inner sweeps", "exact": "has no exact variant", "certify": "stops by its certificate",
+    "batch": "makes no steps of batches", "init": "begins at w = 0", "hold_t": "has no t",
+    "average": "averages nothing", "lookahead": "encloses nothing",
+}  # fmt: skip
+
+
 def _check_solver(config: Config) -> solvers.Solver:
     solver = solvers.find(config.solver)
-    if config.inner is not None and not solver.has_inner:
-        raise UsageError(f"-s {solver.name} has no inner sweeps", "--inner goes with -s block and -s shrink")
+    for option, why in NEEDS.items():
+        if getattr(config, option) != getattr(Config, option) and option not in solver.options:
+            name = "--no-certify" if option == "certify" else "--no-average" if option == "average" else f"--{option}"
+            name, others = name.replace("_", "-"), [s.name for s in solvers.SOLVERS.values() if option in s.options]
+            why = "is exact anyway" if option == "exact" and solver.is_exact else why
+            raise UsageError(f"{name}: -s {solver.name} {why}", f"{name} goes with -s {' and -s '.join(others)}")
     if config.inner == 0 and solver.one_pass:
         raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
-    if config.exact and not solver.one_pass:
-        raise UsageError(f"-s {solver.name} is exact anyway", "--exact goes with -s shrink")
-    if not config.certify and not reads_once(config):
-        raise UsageError(f"--no-certify: -s {solver.name} stops by its certificate", "--no-certify goes with -s shrink")
+    if config.exact and not config.certify:
+        raise UsageError("--no-certify: --exact stops by its certificate", "leave out one of the two")
     return solver
 
 
@@ -140,19 +181,39 @@ def _only_set_here() -> str:
 def _open_set(blocks: BlockSet, solver, config: Config):
     if blocks.n_rows == 0:
         raise DataError(f"{blocks.path}: no rows")
-    if reads_once(config):
+    if reads_once(config) and not solver.many_passes:
         return SetStream(blocks, memory.working(config.memory), config.seed)
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
     scratch = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
-    fits = size + scratch + memory.vector_bytes(blocks.n_features) <= memory.working(config.memory)
-    return reader.load(blocks, config.threads) if fits and solver.in_memory else blocks
+    weights = memory.vector_bytes(blocks.n_features, *_columns(solver, config, blocks.description.labels))
+    fits = size + scratch + weights <= memory.working(config.memory) and _may_be_resident(solver, config)
+    data = reader.load(blocks, config.threads) if fits else blocks
+    return _as_stream(data, config) if solver.many_passes else data
+
+
+def _may_be_resident(solver, config: Config) -> bool:
+    """Blocks are what some methods are about: their rows are never all in memory."""
+    return bool(config.batch) if solver.many_passes else solver.in_memory is not None
+
+
+def _as_stream(data, config: Config):
+    if isinstance(data, reader.Resident):
+        return ResidentStream(data, config.seed)
+    return SetStream(data, memory.working(config.memory), config.seed)
+
+
+def _columns(solver, config: Config, labels: list[str]) -> tuple[int, int]:
+    """How many columns of weights there are, and how many vectors of each are in memory."""
+    if solver.many_passes is None:
+        return 1, 2
+    return 1 if len(labels) <= 2 else len(labels), solver.many_passes.n_vectors(config)
 
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
     """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, folder)."""
     working = memory.working(config.memory)
     labels, features = Labels(), FeatureMap(working)
-    gatherer = reader.Gatherer(config.precision, working if solver.in_memory else 0)
+    gatherer = reader.Gatherer(config.precision, working if _may_be_resident(solver, config) else 0)
     total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
         sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),
@@ -160,8 +221,9 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        memory.check_vectors(features.n_features, 1, config.memory)
-        gatherer.reserve = memory.vector_bytes(features.n_features) + features.n_bytes
+        vectors = features.n_features, *_columns(solver, config, labels.names)
+        memory.check_vectors(*vectors[:2], config.memory, vectors[2])
+        gatherer.reserve = memory.vector_bytes(*vectors) + features.n_bytes
         if not gatherer.add(block):
             folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
@@ -176,7 +238,8 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     n_bytes = sum(source.position for source in sources)
     ids = features.ids
-    return gatherer.finish(description, lambda: ids, n_bytes), None
+    data = gatherer.finish(description, lambda: ids, n_bytes)
+    return _as_stream(data, config) if solver.many_passes else data, None
 
 
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Path:
@@ -226,9 +289,9 @@ def pose(description: Description, config: Config) -> Problem:
 
 
 def start(data, config: Config):
-    """The solver object for this data: resident, streaming, or read once."""
+    """The solver object for this data: resident, streaming, or a stream."""
     solver = solvers.find(config.solver)
-    if reads_once(config):
+    if solver.one_pass and not config.exact:
         return solver.one_pass(data, config)
     build = solver.in_memory if isinstance(data, reader.Resident) else solver.streaming
     return build(pose(data.description, config), data)
@@ -271,7 +334,7 @@ def make_model(outcome: Outcome, data, config: Config) -> Model:
         "written_by": f"llsvm {__version__}",
         "certificate": _certificate_facts(outcome, config),
         "training": {
-            "solver": solver.name, "exact": not reads_once(config), "C": config.C, "weights": config.weights,
+            "solver": solver.name, "exact": solver.is_exact or config.exact, "C": config.C, "weights": config.weights,
             "balanced": config.balanced,
             "seed": config.seed, "rows": description.n_rows, "features": description.n_features,
             "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,

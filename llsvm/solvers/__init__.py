@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import dual_cd, exact, shrink
+from llsvm.solvers import ball, dual_cd, exact, primal, shrink
 
 
 @dataclass(frozen=True)
 class Solver:
     """A row of the table.
 
-    `in_memory` and `streaming` build the object whose passes() trains; a solver without `in_memory` always streams.
-    `one_pass` builds it for rows that are read once; the two others are then its exact variant.
+    `in_memory` and `streaming` build the object whose passes() trains, from a two-class problem and its data; a solver
+    without `in_memory` always streams. `one_pass` builds it from a stream of rows of any number of classes that are read
+    once, the two others being its exact variant, if any; `many_passes` from a stream that can be read again and again.
+    `options` are those that not every solver has; `measure` is what its tolerance is of.
     """
 
     name: str
@@ -21,11 +23,17 @@ class Solver:
     number: int | None
     header: str
     squared_loss: bool
-    in_memory: type | None
-    streaming: type
-    has_inner: bool = False
+    in_memory: type | None = None
+    streaming: type | None = None
     one_pass: type | None = None
+    many_passes: type | None = None
+    options: tuple[str, ...] = ()
     tolerance: float = 1e-3
+    measure: str = "duality gap"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.streaming is not None and self.one_pass is None
 
 
 SOLVERS = {
@@ -36,10 +44,15 @@ SOLVERS = {
         Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
                dual_cd.InMemory, exact.Exact),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, has_inner=True),
+               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, options=("inner",)),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, has_inner=True,
-               one_pass=shrink.OnePass, tolerance=1e-2),
+               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, shrink.OnePass,
+               options=("inner", "exact", "certify"), tolerance=1e-2, measure="change of the dual"),
+        Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL", False,
+               one_pass=primal.Pegasos, many_passes=primal.Pegasos,
+               options=("batch", "init", "hold_t", "average", "certify"), measure="change of the primal"),
+        Solver("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
+               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream, options=("lookahead", "certify")),
     )
 }
 

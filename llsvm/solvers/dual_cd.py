@@ -25,6 +25,8 @@ class DualCD:
     `passes()` yields one PassStats per pass; `certified` and `best_w` are then the best pair known.
     """
 
+    reads_once = False
+
     def __init__(self, problem):
         self.problem = problem
         self.w = np.zeros(problem.n_features + 1)
@@ -36,6 +38,14 @@ class DualCD:
     @property
     def bias(self) -> float:
         return self.problem.bias
+
+    def show_progress(self, bar) -> None:
+        """bar(what, done, total) is called on the way."""
+        self.problem.progress = lambda share: bar("pass", share, 1.0)
+
+    def weights(self) -> np.ndarray:
+        """w as it is now, (features + 1, columns), the bias last."""
+        return self.w[:, None]
 
     @property
     def dual(self) -> float:

@@ -1,0 +1,236 @@
+"""Pegasos: stochastic sub-gradient descent on the primal of linear SVM.
+
+    min_w  w.w / 2 + sum_i C_i max(0, 1 - y_i w.x_i),          which is C l times
+           lambda / 2 w.w + 1 / l sum_i C_i / C max(0, 1 - y_i w.x_i),    lambda = 1 / (C l)
+
+Step t, with a batch B of rows (Shalev-Shwartz et al., ICML 2007; the overview by Rupnik, section 3.2; Yu et al., KDD
+2010, Algorithm 3):
+
+    w <- (1 - 1/t) w + l / (t |B|) sum over i in B with y_i w.x_i < 1 of C_i y_i x_i
+    w <- min(1, r / |w|) w,    r^2 = sum_i C_i    (1 / lambda, where all C_i are C)
+
+w is kept as scale v, so that a step costs the nonzeros of its rows; the sum of the w averaged is kept as averaging v + u
+for the same reason. With -B b every row has one more feature of value b, whose weight is the last entry of v.
+
+After the first step w = sum_i alpha_i y_i x_i, where a step multiplies all alphas by (1 - 1/t) and by the projection and
+then adds l / (t |B|) C_i to those of the rows it used. The state carries sum_i alpha_i and a bound on alpha_i / C_i
+(largest = that of all passes before, plus that of the visits of this pass, of which a row has one), so that alpha / bound
+is a point of the dual, max sum_i alpha_i - w.w / 2 over 0 <= alpha_i <= C_i, and its value a lower bound of the optimum.
+"""
+
+from libc.math cimport sqrt
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memset
+
+from _sparse cimport Row, mix, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
+
+cdef enum:
+    AHEAD = 8
+
+cdef double SMALLEST_SCALE = 1e-100
+
+
+# As primal.STATE. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above; averaging,
+# averaged: the sum of scale over the steps averaged, and their number; losses: met on the way; radius_square: r^2;
+# n_rows: l. Of the batch under way: pending rows, touched features of the sum that it will add, costs of the rows in it.
+cdef packed struct State:
+    double t
+    double scale
+    double square
+    double alphas
+    double bound
+    double fresh_bound
+    double averaging
+    double averaged
+    double losses
+    double radius_square
+    double n_rows
+    double costs
+    int64_t pending
+    int64_t touched
+    int64_t n_batches
+
+
+STATE_BYTES = sizeof(State)
+
+
+cdef inline void multiply(State* state, double factor) noexcept nogil:
+    """w <- factor w, and all that goes with it."""
+    state.scale *= factor
+    state.square *= factor * factor
+    state.alphas *= factor
+    state.bound *= factor
+    state.fresh_bound *= factor
+
+
+cdef inline void shrink(State* state, double[::1] v, double[::1] u) noexcept nogil:
+    """w <- (1 - 1/t) w."""
+    cdef Py_ssize_t k
+    if state.t > 1:
+        multiply(state, 1 - 1 / state.t)
+        if state.scale < SMALLEST_SCALE:
+            for k in range(v.shape[0]):
+                v[k] *= state.scale
+            state.averaging /= state.scale
+            state.scale = 1
+        return
+    multiply(state, 0)
+    for k in range(u.shape[0]):
+        u[k] += state.averaging * v[k]
+    memset(&v[0], 0, v.shape[0] * sizeof(double))
+    state.averaging = 0
+    state.scale = 1
+
+
+cdef inline void finish_step(State* state, bint moved, bint hold, bint average) noexcept nogil:
+    """The projection, the average, and t, which stays where nothing moved if hold."""
+    if state.square > state.radius_square:
+        multiply(state, sqrt(state.radius_square / state.square))
+        state.square = state.radius_square
+    if average:
+        state.averaging += state.scale
+        state.averaged += 1
+    if moved or not hold:
+        state.t += 1
+
+
+cdef inline void apply_batch(
+    State* state, double size, double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched,
+    uint8_t[::1] marks, bint hold
+) noexcept nogil:
+    """The step of a batch of this size, of which gradient holds sum C_i y_i x_i over the rows that count."""
+    cdef double pace = state.n_rows / (state.t * size), dot = 0, square = 0, g, step
+    cdef bint average = u.shape[0] > 0
+    cdef int64_t k
+    cdef int32_t feature
+    shrink(state, v, u)
+    step = pace / state.scale
+    for k in range(state.touched):
+        feature = touched[k]
+        g = gradient[feature]
+        dot += v[feature] * g
+        square += g * g
+        v[feature] += step * g
+        if average:
+            u[feature] -= state.averaging * step * g
+        gradient[feature] = 0
+        marks[feature] = 0
+    state.square += 2 * pace * state.scale * dot + pace * pace * square
+    state.alphas += pace * state.costs
+    if state.touched and pace > state.fresh_bound:
+        state.fresh_bound = pace
+    finish_step(state, state.touched > 0, hold, average)
+    state.pending = state.touched = 0
+    state.costs = 0
+
+
+def end_batch(
+    State[::1] state, double size, double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched,
+    uint8_t[::1] marks, bint hold
+):
+    """Makes the step of a batch that is known to be complete."""
+    with nogil:
+        apply_batch(&state[0], size, v, u, gradient, touched, marks, hold)
+
+
+def visit(
+    const Row[::1] rows, const int32_t[::1] order, State[::1] states, int64_t batch, bint growing, bint hold,
+    double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks, double bias,
+    const double[::1] signs, const double[::1] costs, const value_t[::1] kind
+):
+    """Visits rows[order], one step for every `batch` of them; changes v, u and the state.
+
+    batch: 1 a row, > 1 at most as many (l known: as even as can be), 0 none, until end_batch is called. growing: l is
+    the number of rows so far. u is empty where nothing is averaged; gradient, touched and marks (a number a feature, all
+    zero between batches) are empty where batch = 1. signs[code] = y; costs[0] is C_i of rows with y < 0, costs[1] of the
+    others. kind is any array of the value type.
+    """
+    cdef State* state = &states[0]
+    cdef const Row* row
+    cdef const Row* coming
+    cdef const int32_t* features
+    cdef const value_t* values
+    cdef int64_t s, n, k, n_visits = order.shape[0], last = v.shape[0] - 1
+    cdef bint average = u.shape[0] > 0
+    cdef double y, C, margin, pace, step
+    with nogil:
+        for s in range(n_visits):
+            if s + 2 * AHEAD < n_visits:
+                prefetch(&rows[order[s + 2 * AHEAD]])
+                coming = &rows[order[s + AHEAD]]
+                prefetch(<const void*>coming.data)
+                prefetch(<const void*>(coming.data + 64))
+                prefetch(<const void*>(coming.data + 128))
+                prefetch(<const void*>(coming.data + 192))
+            row = &rows[order[s]]
+            n = row.length
+            features = row_features(row)
+            values = <const value_t*>(row.data + values_offset(n, sizeof(value_t)))
+            y = signs[row.code]
+            C = costs[y > 0]
+            if growing:
+                state.n_rows += 1
+                state.radius_square += C
+            margin = y * state.scale * (row_dot(&v[0], features, values, n) + v[last] * bias)
+            if margin < 1:
+                state.losses += C * (1 - margin)
+            if batch == 1:
+                pace = state.n_rows / state.t
+                shrink(state, v, u)
+                if margin < 1:
+                    if state.t > 1:
+                        state.square += 2 * pace * C * margin * (1 - 1 / state.t)
+                    state.square += pace * C * pace * C * (<double>row.norm * row.norm + bias * bias)
+                    step = pace * C * y / state.scale
+                    row_axpy(step, features, values, n, &v[0])
+                    v[last] += step * bias
+                    if average:
+                        row_axpy(-state.averaging * step, features, values, n, &u[0])
+                        u[last] -= state.averaging * step * bias
+                    state.alphas += pace * C
+                    if pace > state.fresh_bound:
+                        state.fresh_bound = pace
+                finish_step(state, margin < 1, hold, average)
+                continue
+            if margin < 1:
+                for k in range(n):
+                    touch(features[k], y * C * values[k], state, gradient, touched, marks)
+                touch(<int32_t>last, y * C * bias, state, gradient, touched, marks)
+                state.costs += C
+            state.pending += 1
+            if batch and state.pending == batch_size(state, batch, growing):
+                apply_batch(state, batch if growing else <double>state.pending, v, u, gradient, touched, marks, hold)
+                state.n_batches += 1
+
+
+cdef inline void touch(
+    int32_t feature, double change, State* state, double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks
+) noexcept nogil:
+    gradient[feature] += change
+    if not marks[feature]:
+        marks[feature] = 1
+        touched[state.touched] = feature
+        state.touched += 1
+
+
+cdef inline int64_t batch_size(State* state, int64_t batch, bint growing) noexcept nogil:
+    """Of the batch under way: l rows go into as few batches as can be, the first of which are larger by one."""
+    cdef int64_t l, n_batches
+    if growing:
+        return batch
+    l = <int64_t>state.n_rows
+    n_batches = (l + batch - 1) // batch
+    return l // n_batches + (state.n_batches % n_batches < l % n_batches)
+
+
+def random_start(double[::1] v, uint64_t seed, double norm):
+    """v <- a random vector of this length, the same for the same seed."""
+    cdef Py_ssize_t k
+    cdef double square = 0
+    with nogil:
+        for k in range(v.shape[0]):
+            v[k] = <double><int64_t>mix(seed, <uint64_t>k) / <double>(<uint64_t>1 << 63)
+            square += v[k] * v[k]
+        if square > 0:
+            for k in range(v.shape[0]):
+                v[k] *= norm / sqrt(square)

@@ -1,0 +1,273 @@
+"""One problem a class, each against the rest, all fed from one stream; one problem for two classes.
+
+A stream of text tells its labels, features and largest norm only while it is read. So a machine without a positive class
+stands for all classes not met yet: they have seen nothing but negative rows, so that the machine of a class that turns up
+begins as a copy of it. As long as there are two classes one machine serves: that of the second is its mirror image.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from llsvm.core import Certificate, DataError, Problem, UsageError, label_order
+from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
+
+ROOM_TO_GROW = 1.25
+# R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
+GROWTH, HARMFUL_GROWTH, HARMFUL_SHARE = 1.1, 2.0, 0.05
+SHARES, SMALLEST_SHARE = 16, 2048
+
+
+def grown(w: np.ndarray, n_features: int) -> np.ndarray:
+    """A number a feature, now for so many; the last entry, that of the bias, stays the last."""
+    larger = np.zeros(n_features + 1, w.dtype)
+    larger[: len(w) - 1], larger[-1] = w[:-1], w[-1]
+    return larger
+
+
+class OneVsRest:
+    """What solvers of any number of classes have in common.
+
+    A machine is one problem: the rows of class `positive` (-1: of none) against all others. It has `problem`, `dual`, and
+    grow(n_features), set_labels(n_labels), set_costs(of negative rows, of positive ones), set_bias(bias);
+    turn_into(other, sign) to make another the same point, with y exchanged where sign = -1; begin_look(), look(rows) to be
+    summed over all rows, end_look(sum) -> Certificate; now(), its weights, and take_w() to give them up. `vectors` of the
+    size of w it holds.
+    """
+
+    machine_type, vectors = None, 2
+
+    def __init__(self, stream, config):
+        self._stream, self._config = stream, config
+        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="machine")
+        self._machines, self._others = [], []
+        self.w, self.certified, self.certificates, self.uncertified = None, None, [], ""
+        self.compute = self._started = 0.0
+        self._radius, self._radii, self._n_visited, self._capacity = 0.0, [], 0, 0
+
+    bytes_read = property(lambda self: self._stream.bytes_read)
+    wait = property(lambda self: self._stream.wait)
+    dual = property(lambda self: sum(machine.dual for machine in self._machines))
+    best_w = property(lambda self: self.w)
+
+    @property
+    def bias(self) -> float:
+        return self._stream.largest_norm if self._config.bias is None else max(self._config.bias, 0.0)
+
+    def show_progress(self, bar) -> None:
+        """bar(what, done, total) is called on the way."""
+        self._stream.progress = bar
+
+    # --- machines
+
+    def _check_classes(self) -> None:
+        if len(self._stream.labels) < 2:
+            raise DataError(f"only one class in the data: every label is {self._stream.labels[0]}",
+                            "a classifier needs two")
+
+    def _check_known(self) -> None:
+        """Before any row is read: what is known of the labels and the weights."""
+        if self._stream.labels_known:
+            self._check_classes()
+            n_machines = 1 if len(self._stream.labels) == 2 else len(self._stream.labels)
+            check_vectors(self._stream.n_features, n_machines, self._config.memory, self.vectors)
+
+    def _meet(self) -> None:
+        """Fits the machines to the labels, features and norms known now."""
+        stream, config = self._stream, self._config
+        labels = stream.labels
+        if not self._machines:
+            self._add_first()
+        if len(labels) > 2 and len(self._machines) == 1:
+            if not self._others:
+                raise UsageError(f"{len(labels)} classes, and weights for some of them, in text that is read once",
+                                 "make a block set first: llsvm-split, then llsvm-train")
+            self._machines.append(self._copy(self._machines[0], 1, -1.0))
+        while 2 < len(labels) > len(self._machines):
+            self._machines.append(self._copy(self._others[0], len(self._machines), 1.0))
+        check_vectors(stream.n_features, len(self._machines), config.memory, self.vectors)
+        if stream.n_features > self._capacity or not self._capacity:
+            self._capacity = stream.n_features if stream.labels_known else int(ROOM_TO_GROW * stream.n_features)
+            for machine in self._everyone:
+                machine.grow(self._capacity)
+        for machine in self._everyone:
+            machine.set_labels(len(labels))
+        self._set_costs()
+
+    @property
+    def _everyone(self) -> list:
+        return self._machines + self._others
+
+    def _add_first(self) -> None:
+        stream, config = self._stream, self._config
+        if not stream.labels_known:
+            self._machines = [self._new(0)]
+            self._others = [] if config.weights else [self._new(-1)]
+        elif len(stream.labels) == 2:
+            self._machines = [self._new(stream.labels.index(label_order(stream.labels)[0]))]
+        else:
+            self._machines = [self._new(code) for code in range(len(stream.labels))]
+
+    def _new(self, positive: int):
+        config, C = self._config, self._config.C
+        problem = Problem(0, 0, np.inf, np.empty(0), np.zeros((2, 2)), 0.0, config.tolerance, config.seed,
+                          config.threads, config.memory, working(config.memory), config.inner)
+        machine = self.machine_type(problem, positive, self._stream.dtype, config)
+        machine.set_costs(C, C)
+        return machine
+
+    def _copy(self, machine, positive: int, sign: float):
+        copy = self._new(positive)
+        copy.problem.bias = machine.problem.bias
+        machine.turn_into(copy, sign)
+        return copy
+
+    def _set_costs(self) -> None:
+        """As LIBLINEAR: of two classes each has its own C, of more the positive one of a problem."""
+        labels, config = self._stream.labels, self._config
+        weights = np.array([config.weights.get(label, 1.0) for label in labels])
+        if config.balanced:
+            counts = self._stream.description.label_counts
+            weights = weights * counts.sum() / (len(labels) * counts)
+        for machine in self._machines:
+            negative = weights[1 - machine.positive] if len(labels) == 2 else 1.0
+            machine.set_costs(config.C * negative, config.C * weights[machine.positive])
+
+    def _room(self) -> int:
+        """Bytes for anything beside weights and the rows that come by."""
+        config, stream = self._config, self._stream
+        taken = vector_bytes(stream.n_features, len(self._machines), self.vectors) + stream.n_bytes
+        room = working(config.memory) - taken
+        if room < taken // 16:
+            raise UsageError(
+                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features"
+                f"{'' if stream.labels_known else ' so far'} and the rows to work on take {format_size(taken)}",
+                f"at least --memory {enough(taken + taken // 8)} is needed",
+            )
+        return room
+
+    def _map(self, method, machines, *arguments) -> None:
+        """Calls method(machine, its arguments) for all machines, on several threads."""
+        calls, threads = list(zip(machines, *arguments, strict=True)), self._config.threads
+
+        def run(calls):
+            for call in calls:
+                method(*call)
+
+        if len(machines) == 1 or threads == 1:
+            run(calls)
+        else:
+            list(self._pool.map(run, (calls[start::threads] for start in range(threads))))
+
+    # --- the bias
+
+    def _slices(self, rows, order, most_rows: int):
+        """Runs of visits to be made together; the radius is set when it has grown."""
+        start, growing = 0, self._config.bias is None and not self._stream.labels_known
+        norms = rows["norm"][order] if growing else np.zeros(len(order))
+        largest = np.maximum.accumulate(norms)
+        while start < len(norms):
+            self._set_bias(float(norms[start]))
+            end = min(len(norms), start + most_rows)
+            if growing:
+                end = max(start + 1, min(end, int(np.searchsorted(largest, GROWTH * self._radius, "right"))))
+            yield start, end
+            self._n_visited, start = self._n_visited + end - start, end
+
+    def _set_bias(self, norm: float) -> None:
+        """The value of the bias feature from here on: what was asked for, or the largest norm so far (1 until there is
+        one: empty rows have none)."""
+        if self._config.bias is not None:
+            bias = self.bias
+        elif self._stream.labels_known:
+            bias = self._radius = self.bias
+        elif norm > GROWTH * self._radius or not self._radius:
+            bias = self._radius = norm or 1.0
+            self._radii.append((bias, self._n_visited))
+        else:
+            return
+        self._set_bias_of_all(bias)
+
+    def _set_bias_of_all(self, bias: float) -> None:
+        for machine in self._everyone:
+            machine.set_bias(bias)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of this run."""
+        early = [rows for radius, rows in self._radii if HARMFUL_GROWTH * radius >= self.bias][:1]
+        share = early[0] / self._n_visited if early else 0.0
+        if share < HARMFUL_SHARE:
+            return []
+        return [f"-B R: {share:.0%} of the rows were read before one half as long as the longest, and used with that "
+                "smaller R; a block set (llsvm-split) knows R from the start"]
+
+    # --- the certificate
+
+    def _look(self, rows) -> list:
+        """What every machine sees in these rows."""
+        n_shares = SHARES if len(rows) > SHARES * SMALLEST_SHARE else 1
+        shares = [share for share in np.array_split(rows, n_shares) if len(share)]
+        seen = self._pool.map(lambda pair: pair[0].look(pair[1]), [(m, share) for m in self._machines for share in shares])
+        return [sum(next(seen) for _ in shares) for _ in self._machines]
+
+    def _look_at_all(self, stopped=lambda: False) -> bool:
+        """One pass that only reads, for a certificate; False if it was stopped."""
+        for machine in self._machines:
+            machine.begin_look()
+        totals = [0.0] * len(self._machines)
+        for arena in self._stream.again():
+            totals = [total + seen for total, seen in zip(totals, self._look(arena.rows), strict=True)]
+            if stopped():
+                return False
+        self._end_look(totals)
+        return True
+
+    def _end_look(self, totals) -> None:
+        self.certificates = [machine.end_look(total) for machine, total in zip(self._machines, totals, strict=True)]
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.certified = Certificate(sum(c.primal for c in self.certificates), sum(c.dual for c in self.certificates))
+
+    # --- the end
+
+    def finish(self, reason: str, stopped=lambda: False) -> str:
+        """Certifies if the rows can be read again and it is wanted; returns the reason."""
+        if reason == "interrupted":
+            self.uncertified = "interrupted"
+        elif not self._config.certify:
+            self.uncertified = "--no-certify"
+        elif not self._stream.repeatable:
+            self.uncertified = "the input cannot be read again"
+        else:
+            began = time.perf_counter() - self.wait
+            if not self._look_at_all(stopped):
+                reason = self.uncertified = "interrupted"
+            self.compute += time.perf_counter() - self.wait - began
+        self._gather()
+        return reason
+
+    def _gather(self) -> None:
+        """The weights as (features + 1, columns); a positive score means the first of label_order."""
+        n, labels = self._stream.n_features, self._stream.labels
+        self.w = np.empty((n + 1, len(self._machines)))
+        for column, machine in enumerate(self._machines):
+            w = machine.take_w()
+            self.w[:-1, column], self.w[-1, column] = w[:n], w[-1]
+            del w
+        if len(labels) == 2 and label_order(labels)[0] != labels[self._machines[0].positive]:
+            self.w *= -1
+
+    def weights(self) -> np.ndarray:
+        """As they are now, (features + 1, columns), the bias last."""
+        n = self._stream.n_features
+        columns = [machine.now() for machine in self._machines]
+        return np.column_stack([np.append(w[:n], w[-1]) for w in columns])
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._machines, self._others = [], []
