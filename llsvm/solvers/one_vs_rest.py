@@ -7,6 +7,7 @@ begins as a copy of it. As long as there are two classes one machine serves: tha
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +19,7 @@ from llsvm.memory import check_vectors, enough, format_size, vector_bytes, worki
 ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
 GROWTH, HARMFUL_GROWTH, HARMFUL_SHARE = 1.1, 2.0, 0.05
-SHARES, SMALLEST_SHARE = 16, 2048
+SHARES, SMALLEST_SHARE = 16, 1 << 18  # of the rows looked at: how many, and nonzeros
 
 
 def grown(w: np.ndarray, n_features: int) -> np.ndarray:
@@ -208,11 +209,12 @@ class OneVsRest:
     # --- the certificate
 
     def _look(self, rows) -> list:
-        """What every machine sees in these rows."""
-        n_shares = SHARES if len(rows) > SHARES * SMALLEST_SHARE else 1
+        """What every machine sees in these rows, the same whatever the number of threads."""
+        n_shares = min(SHARES, 1 + int(rows["length"].sum()) // SMALLEST_SHARE)
         shares = [share for share in np.array_split(rows, n_shares) if len(share)]
-        seen = self._pool.map(lambda pair: pair[0].look(pair[1]), [(m, share) for m in self._machines for share in shares])
-        return [sum(next(seen) for _ in shares) for _ in self._machines]
+        looks = [(machine, share) for machine in self._machines for share in shares]
+        seen = (self._pool.map if len(looks) > 1 else map)(lambda look: look[0].look(look[1]), looks)
+        return [sum(itertools.islice(seen, len(shares))) for _ in self._machines]
 
     def _look_at_all(self, stopped=lambda: False) -> bool:
         """One pass that only reads, for a certificate; False if it was stopped."""

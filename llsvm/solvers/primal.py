@@ -261,15 +261,21 @@ class Pegasos(OneVsRest):
     def _stats(self, number: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
         known = self.certified or Certificate(sum(machine.met for machine in self._machines), self.dual)
-        self._primals.append(known.primal)
-        best = [min(self._primals[:end]) for end in (-PATIENCE, None)] if len(self._primals) > PATIENCE else [np.inf, 1.0]
-        change = (best[0] - best[1]) / max(best[1], 1e-300)
-        finished = change <= self._config.tolerance or (
-            self.certified is not None and known.relative_gap <= self._config.tolerance)
+        if self.certified or not self._config.certify:
+            self._primals.append(known.primal)
+        change, tolerance = self._improvement(), self._config.tolerance
+        finished = change <= tolerance or (self.certified is not None and known.relative_gap <= tolerance)
         return PassStats(
             number, self._stream.description.n_rows, 0, self.certified is not None, known.primal, known.dual,
             known.relative_gap, self.bytes_read, self.wait, self.compute, change=change, finished=finished,
         )
+
+    def _improvement(self) -> float:
+        """Of the best primal value by the last passes, relative."""
+        if len(self._primals) <= PATIENCE:
+            return np.inf
+        before, now = min(self._primals[:-PATIENCE]), min(self._primals)
+        return (before - now) / max(now, 1e-300)
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """A run that was told its passes is looked at once more; one that ended by itself has its best w."""
