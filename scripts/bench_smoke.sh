@@ -18,4 +18,9 @@ say python bench_predict.py --repeat 1 "$work/dense.txt"
 say python bench_predict.py --repeat 1 --peer wheel "$work/sample.test.txt"
 say python bench_train.py --repeat 1 --peer wheel --tolerance 0.02 --shape dense --size 3M
 say python bench_shrink.py --repeat 1 "$work/text.txt"
-say python reproduce_llsvm.py --skip figure --output "$work" "$work/sample.train.txt"
+say python reproduce_llsvm.py --output "$work" "$work/sample.train.txt"
+say python reproduce_block.py --output "$work" --passes 3 --blocks 4 --block-counts 2,8 --repeat 1 \
+    --reference 1e-3 --hold-out 5 "$work/digits.txt"
+say python reproduce_pegasos.py --output "$work" --batch 50 --steps 20 --starts 2 --batches 1,10 --passes 1,2,4 \
+    --reference 1e-3 "$work/sample.train.txt"
+say python bench_primal.py --repeat 1 "$work/dense.txt"

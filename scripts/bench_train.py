@@ -2,10 +2,8 @@
 
 Both have the same goal: a primal objective within --tolerance of our dual objective, which no model can beat.
 LIBLINEAR's own -e promises no objective, so it is shown at its default of 0.1 and at the loosest -e of a ladder that
-reaches the goal; "times as fast" is to the latter. All primal objectives are recomputed here, from the text in float64
-and the model files, by NumPy alone:
-
-    P(w) = |w|^2 / 2 + C sum_i max(0, 1 - y_i w.x_i)        the bias being one more feature of value 1
+reaches the goal; "times as fast" is to the latter. All primal objectives are recomputed from the text in float64
+and the model files, by NumPy alone (judging.py).
 
 The column "solving" is the run without its loading: for llsvm the seconds it logs, reading included where the blocks do
 not fit; for LIBLINEAR, which has one thread, its CPU time less that of `train -c 0`, which ends right after loading.
@@ -13,70 +11,17 @@ Out of core means a budget of a tenth of the decoded data (8 bytes a nonzero and
 2 MB, whichever is most.
 """
 
-import functools
 import json
-import multiprocessing
 import re
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import judging
 import peers
 
 LADDER = ["1", "0.3", "0.1", "0.03", "0.01", "0.003", "0.001", "0.0001"]
 DEFAULT = "0.1"
-PART = 1 << 25
 SMALLEST_BUDGET = 2 * peers.MB
 ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
-
-
-@functools.cache
-def load(path):
-    """Labels, the row of each nonzero, its feature from 0, its value."""
-    import numpy as np
-
-    parts, n_rows = [], 0
-    with open(path, "rb") as file:
-        while text := file.read(PART) + file.readline():
-            labels, lengths, pairs = parse(text if text.endswith(b"\n") else text + b"\n")
-            rows = np.repeat(np.arange(n_rows, n_rows + len(labels), dtype=np.int32), lengths)
-            parts.append((labels, rows, pairs[:, 0].astype(np.int32) - 1, pairs[:, 1].copy()))
-            n_rows += len(labels)
-    return tuple(map(np.concatenate, zip(*parts, strict=True)))
-
-
-def parse(text):
-    """Labels, nonzeros of each row, (id, value) of each nonzero, of whole lines `label id:value ...`."""
-    import numpy as np
-
-    characters = np.frombuffer(text, np.uint8)
-    ends, colons = (np.flatnonzero(characters == ord(mark)) for mark in "\n:")
-    lengths = np.diff(np.searchsorted(colons, ends), prepend=0)
-    numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
-    if len(numbers) != len(ends) + 2 * len(colons):
-        raise ValueError("not plain LIBSVM text: label id:value ... with numbers alone, no comments or empty lines")
-    starts = np.cumsum(1 + 2 * lengths) - (1 + 2 * lengths)
-    return numbers[starts], lengths, np.delete(numbers, starts).reshape(-1, 2)
-
-
-def read_model(path):
-    """The label of the positive side, the weights, the weight of the bias."""
-    import numpy as np
-
-    head, _, body = Path(path).read_text().partition("\nw\n")
-    header = dict(line.split(None, 1) for line in head.splitlines())
-    n_features = int(header["nr_feature"])
-    weights = np.array(body.split("\n", n_features + 1)[: n_features + 1], dtype=np.float64)
-    return float(header["label"].split()[0]), weights[:-1], weights[-1]
-
-
-def primal_objective(path, model, C):
-    import numpy as np
-
-    labels, rows, features, values = load(path)
-    positive, w, bias = read_model(model)
-    scores = bias + np.bincount(rows, values * w[features], len(labels))
-    losses = np.maximum(0, 1 - np.where(labels == positive, scores, -scores))
-    return float((w @ w + bias**2) / 2 + C * losses.sum())
 
 
 class Bench:
@@ -90,7 +35,7 @@ class Bench:
 
     def primal(self, name):
         """Computed in a process of its own: ours must stay small."""
-        return self.judge.submit(primal_objective, self.path, self.file(name), self.options.cost).result()
+        return self.judge(judging.objective_of_file, self.path, self.file(name), self.options.cost)
 
     def ours(self, name, *data):
         words = [*peers.llsvm("llsvm-train", self.options), "-s", "dual", "-B", "1", "-c", str(self.options.cost), "-e",
@@ -176,7 +121,7 @@ def main():
     with peers.workplace() as folder:
         for path in peers.data_files(options, folder):
             peers.print_heading(path, peer, options)
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as judge:
+            with judging.separate_process() as judge:
                 measure(Bench(path, peer, options, folder, judge))
 
 

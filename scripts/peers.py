@@ -162,9 +162,13 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--size", default="300M", help="bytes of each shape (default 300M)")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each command (default 3)")
     parser.add_argument("--threads", type=int, help="of llsvm (default: all cores); LIBLINEAR has one")
+    add_peer(parser)
+    return parser
+
+
+def add_peer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", choices=["auto", "programs", "wheel"], default="auto",
                         help="LIBLINEAR's own programs or the wheel (default: what there is)")  # fmt: skip
-    return parser
 
 
 def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:

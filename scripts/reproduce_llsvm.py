@@ -3,11 +3,11 @@
 For every file, with C = 1, from text that is in the page cache:
 
 Table 1   time from text to model, peak memory and accuracy of `llsvm-train -s shrink -B 1 --no-certify`, of LIBLINEAR's
-          `train -s 3 -B 1` and, where there is one, of `llsvm-train -s pegasos -B 1`; the gap is certified apart
+          `train -s 3 -B 1` and of `llsvm-train -s pegasos -B 1`; the gap of -s shrink is certified apart
 Table 2   dual variables that are not active, that is at 0 or C, in ours and in LIBLINEAR's solution, and the fraction
           of rows that are active in one of them alone
 Table 3   block minimisation: `llsvm-split -m 16`, then `llsvm-train -s block -B 1 -e 0.01`
-Figure 1  the active rows and the dual objective in the first 10 iterations, figure1-NAME.png
+Figure 1  the active rows and the dual objective in the first 10 iterations, figure1-NAME.png and .txt
 --radius  `-B R` against `-B 1`, for data that are not scaled, at the end of section 4; with several seeds, because
           training ends far from the optimum on such data, and the accuracy there is a matter of luck
 
@@ -19,19 +19,17 @@ more, they take one (--class) against the rest, as the paper does with digit 8 o
 The paper's mnist with values 0 to 255:  reproduce_llsvm.py mnist.train.txt --unscale 255 --radius
 """
 
-import argparse
 import functools
-import importlib.util
 import json
-import multiprocessing
 import re
 import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import peers
+from figures import Panel, publish
+from judging import separate_process
+from reproducing import Dataset, add_skip, make_parser, parse_options
 
 OURS, THEIRS, PEGASOS = "llsvm -s shrink -B 1", "LIBLINEAR -s 3 -B 1", "llsvm -s pegasos -B 1"
 BLOCK = "llsvm -s block -B 1"
@@ -41,63 +39,6 @@ STOPPING_CHANGE = 0.01  # the paper's, and the default of -s shrink
 MARK = 2.0**-20
 BOUND = 1e-9  # nearer than this to 0 or C is there
 TIGHT = "1e-5"
-
-
-class Facts(NamedTuple):
-    """What the text holds: features is the largest id, labels are sorted."""
-
-    rows: int
-    features: int
-    nonzeros: int
-    labels: list[str]
-
-
-def canonical(label):
-    """+1, 1 and 1.0 are the same."""
-    try:
-        return f"{float(label):.17g}"
-    except ValueError:
-        return label.decode()
-
-
-def by_value(label):
-    try:
-        return 0, float(label), label
-    except ValueError:
-        return 1, 0.0, label
-
-
-def scan(path):
-    rows = features = nonzeros = 0
-    tokens = set()
-    with open(path, "rb") as file:
-        for line in file:
-            tokens.add(line.split(None, 1)[0])
-            front, colon, _ = line.rpartition(b":")
-            features = max(features, int(front.rsplit(None, 1)[1])) if colon else features
-            nonzeros += line.count(b":")
-            rows += 1
-    return Facts(rows, features, nonzeros, sorted({canonical(token) for token in tokens}, key=by_value))
-
-
-# --- text from text
-
-
-def decompress(path, folder):
-    """The path of plain text, which is all that LIBLINEAR reads."""
-    from llsvm.sources import FORMATS, open_sources
-
-    with open(path, "rb") as file:
-        front = file.read(max(map(len, FORMATS)))
-    if not any(front.startswith(magic) for magic in FORMATS):
-        return path
-    target, buffer = folder / path.name, memoryview(bytearray(peers.MB))
-    [source] = open_sources([str(path)], hashed=False)
-    with open(target, "wb") as file:
-        while count := source.readinto(buffer):
-            file.write(buffer[:count])
-    source.close()
-    return target
 
 
 def rescale(path, target, factor):
@@ -115,15 +56,6 @@ def rescale(path, target, factor):
     return target
 
 
-def relabel(path, target, chosen):
-    """The chosen class against the rest."""
-    with open(path, "rb") as source, open(target, "wb") as file:
-        for line in source:
-            label, *rest = line.split(None, 1)
-            file.write(b" ".join([b"1" if canonical(label) == chosen else b"-1", *rest]).rstrip(b"\n") + b"\n")
-    return target
-
-
 def mark(path, target, n_features):
     """Gives every row a feature of its own."""
     with open(path, "rb") as source, open(target, "wb") as file:
@@ -132,12 +64,6 @@ def mark(path, target, n_features):
 
 
 # --- what needs numpy runs in a process of its own: see peers.py
-
-
-def has_solver(name):
-    from llsvm.solvers import SOLVERS
-
-    return name in SOLVERS
 
 
 def our_active_rows(path, threads):
@@ -181,46 +107,21 @@ def compare_active(path, threads, models, n_features):
     return dual, len(ours), [(len(rows), len(ours ^ rows)) for rows in theirs]
 
 
-def draw_figure(target, title, n_rows, curves):
-    """Two panels; curves: name -> the "pass" events of a run log."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(6, 7), layout="constrained")
-    for (name, events), style in zip(curves.items(), ("o-", "s--"), strict=True):
-        numbers = [event["number"] for event in events]
-        above.plot(numbers, [100 * event["active"] / n_rows for event in events], style, label=name)
-        below.plot(numbers, [event["dual"] for event in events], style, label=name)
-    above.set(title=title, ylabel="active rows, %", ylim=(0, 105))
-    below.set(xlabel="iteration", ylabel="dual objective W(alpha)", xticks=range(1, ITERATIONS + 1))
-    below.legend()
-    figure.savefig(target, dpi=120)
-
-
 # --- the experiments
 
 
-class Experiment:
+class Experiment(Dataset):
     """One data file, and what is run on it."""
 
     def __init__(self, path, options, peer, folder, judge):
-        self.options, self.peer, self.folder, self._judge = options, peer, folder, judge
-        self.name, test = path.name.split(".train.")[0].removesuffix(".txt"), options.test or find_test(path)
-        train, test = decompress(path, folder), test and decompress(test, folder)
-        if options.unscale != 1:
-            self.name += f"-times-{options.unscale:g}"
-            train = rescale(train, folder / "rescaled.train", options.unscale)
-            test = test and rescale(test, folder / "rescaled.test", options.unscale)
-        self.train, self.test, self.runs = train, test, {}
-        self.facts = scan(train)
+        super().__init__(path, options, folder)
+        self.peer, self.judge, self.runs = peer, judge, {}
 
-    accuracy_column = property(lambda self: "accuracy %" if self.test else "accuracy % (training data)")
-    two_classes = property(lambda self: len(self.facts.labels) == 2)
-
-    def judge(self, function, *arguments):
-        return self._judge.submit(function, *arguments).result()
+    def prepare(self):
+        if (factor := self.options.unscale) != 1:
+            self.name += f"-times-{factor:g}"
+            self.train = rescale(self.train, self.folder / "rescaled.train", factor)
+            self.test = self.test and rescale(self.test, self.folder / "rescaled.test", factor)
 
     def file(self, name):
         return str(self.folder / re.sub(r"\W+", "-", name))
@@ -255,28 +156,6 @@ class Experiment:
         events = [json.loads(line) for line in Path(log).read_text().splitlines()]
         return [event for event in events if event["event"] == "pass"], events[0]["data"]
 
-    @functools.cached_property
-    def chosen(self):
-        labels, wanted = self.facts.labels, self.options.chosen
-        if wanted is None:
-            return "8" if "8" in labels else labels[-1]
-        if canonical(wanted.encode()) not in labels:
-            sys.exit(f"--class {wanted}: the labels of {self.name} are {', '.join(labels)}")
-        return canonical(wanted.encode())
-
-    @functools.cached_property
-    def two_class_text(self):
-        return self.train if self.two_classes else relabel(self.train, self.folder / "two-class", self.chosen)
-
-    @property
-    def two_class_name(self):
-        return self.name if self.two_classes else f"{self.name}, class {self.chosen} against the rest"
-
-
-def find_test(path):
-    test = path.with_name(path.name.replace(".train.", ".test."))
-    return test if test != path and test.exists() else None
-
 
 def train_both(experiment):
     shrink = ["-s", "shrink", "-B", "1", "--no-certify"]
@@ -300,14 +179,11 @@ def note_iterations(run, what=THEIRS):
 
 def table1(experiment):
     train_both(experiment)
-    names = [OURS, THEIRS]
-    if experiment.judge(has_solver, "pegasos"):
-        words = ["-s", "pegasos", "-B", "1"]
-        names += [PEGASOS] if run_where_possible(experiment, PEGASOS, words, experiment.train) else []
+    experiment.measure({PEGASOS: experiment.ours(["-s", "pegasos", "-B", "1"], experiment.train, PEGASOS)})
     peers.run(experiment.ours(["-s", "shrink", "-B", "1"], experiment.train, "certified"))
-    certificate = experiment.info("certified")["certificate"]
-    rows = [[*row, f"{certificate['relative_gap']:.2e}" if row[0] == OURS else ""] for row in costs(experiment, names)]
-    rows += [] if PEGASOS in names else [[PEGASOS, *"-----"]]
+    gaps = {name: f"{experiment.info(model)['certificate']['relative_gap']:.2e}"
+            for name, model in {OURS: "certified", PEGASOS: PEGASOS}.items()}  # fmt: skip
+    rows = [[*row, gaps.get(row[0], "")] for row in costs(experiment, [OURS, THEIRS, PEGASOS])]
     header = ["Table 1", "seconds", "peak MB", experiment.accuracy_column, "points to LIBLINEAR", "certified gap"]
     peers.print_table(header, rows)
     note_iterations(experiment.runs[THEIRS][0])
@@ -332,8 +208,7 @@ def table2(experiment):
     models = {"LIBLINEAR": [], f"LIBLINEAR -e {TIGHT}": ["-e", TIGHT]}
     runs = [peers.run(experiment.theirs(words, marked, f"marked {name}")) for name, words in models.items()]
     files = [experiment.file(f"marked {name}") for name in models]
-    threads = experiment.options.threads or multiprocessing.cpu_count()
-    dual, active, others = experiment.judge(compare_active, text, threads, files, n_features)
+    dual, active, others = experiment.judge(compare_active, text, experiment.n_threads, files, n_features)
     rows = [["our method", f"{n_rows - active}", f"{active}", f"{100 * active / n_rows:.2f}", "", f"{dual:.6g}"]]
     for name, run, (count, alone) in zip(models, runs, others, strict=True):
         objective = -float(re.search(r"Objective value = (\S+)", run.output)[1])
@@ -358,26 +233,27 @@ def table3(experiment):
 
 
 def figure1(experiment):
-    if not importlib.util.find_spec("matplotlib"):
-        print("Figure 1: left out, because matplotlib is not installed (pip install matplotlib)")
-        return
     ours, _ = experiment.passes("figure shrink", "-s", "shrink", "--no-certify", "-e", "1e-12")
     theirs, where = experiment.passes("figure dual", "-s", "dual", "-e", "1e-12")
     if where != "in memory":
         sys.exit(f"{experiment.name}: Figure 1 needs all rows in memory, and they do not fit; --skip figure")
-    target = Path(experiment.options.output, f"figure1-{experiment.name}.png")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    n_rows, curves = experiment.facts.rows, {"llsvm -s shrink": ours, "LIBLINEAR's method (llsvm -s dual)": theirs}
-    experiment.judge(draw_figure, target, experiment.two_class_name, n_rows, curves)
+    n_rows, runs = experiment.facts.rows, {"llsvm -s shrink": ours, "LIBLINEAR's method (llsvm -s dual)": theirs}
+    active = {name: [(event["number"], 100 * event["active"] / n_rows) for event in events]
+              for name, events in runs.items()}  # fmt: skip
+    duals = {name: [(event["number"], event["dual"]) for event in events] for name, events in runs.items()}
     rows = []
-    for name, events in curves.items():
-        rows.append([f"{name}, active %", *(f"{100 * event['active'] / n_rows:.2f}" for event in events)])
-        rows.append([f"{name}, objective", *(f"{event['dual']:.5g}" for event in events)])
-    numbers = [str(number) for number in range(1, ITERATIONS + 1)]
-    peers.print_table(["Figure 1", *numbers], [row + [""] * (ITERATIONS + 1 - len(row)) for row in rows])
+    for name in runs:
+        rows.append([f"{name}, active %", *(f"{share:.2f}" for _, share in active[name])])
+        rows.append([f"{name}, objective", *(f"{dual:.5g}" for _, dual in duals[name])])
+    rows = [row + [""] * (ITERATIONS + 1 - len(row)) for row in rows]
+    header = ["Figure 1", *(str(number) for number in range(1, ITERATIONS + 1))]
+    peers.print_table(header, rows)
+    panels = [Panel(active, "iteration", "active rows, %", experiment.two_class_name),
+              Panel(duals, "iteration", "dual objective W(alpha)")]  # fmt: skip
+    publish(Path(experiment.options.output, f"figure1-{experiment.name}"), panels, header, rows)
     stops = [event["number"] for event in ours if event["change"] is not None and event["change"] <= STOPPING_CHANGE]
-    print(f"{target}: an iteration of ours but the first sweeps the active rows several times; with its default "
-          f"tolerance it stops {f'after iteration {stops[0]}' if stops else 'later than that'}")  # fmt: skip
+    print(f"an iteration of ours but the first sweeps the active rows several times; with its default tolerance it "
+          f"stops {f'after iteration {stops[0]}' if stops else 'later than that'}")  # fmt: skip
 
 
 def radius(experiment):
@@ -403,10 +279,9 @@ def over_seeds(experiment, title, names):
 
 
 def reproduce(experiment):
-    facts, options = experiment.facts, experiment.options
-    print(f"\n{experiment.name}: {len(facts.labels)} classes, {facts.rows} rows, {facts.features} features, "
-          f"{facts.nonzeros} nonzeros. llsvm on {options.threads or 'all'} cores; median of {options.repeat}.\n"
-          f"Peer: {experiment.peer.name}.")  # fmt: skip
+    options = experiment.options
+    print(f"\n{experiment.name}: {experiment.facts}. llsvm on {options.threads or 'all'} cores; median of "
+          f"{options.repeat}.\nPeer: {experiment.peer.name}.")  # fmt: skip
     parts = dict(zip(PARTS, (table1, table2, table3, figure1), strict=True))
     for name, part in parts.items():
         if name not in options.skip:
@@ -417,40 +292,25 @@ def reproduce(experiment):
         radius(experiment)
 
 
-def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", type=Path, help="LIBSVM text for training, plain or compressed")
-    parser.add_argument("--test", type=Path, help="its test data (default: .test. in place of .train. in its name)")
-    parser.add_argument("--class", dest="chosen", metavar="LABEL",
-                        help="of more than two, that of Table 2 and Figure 1 (default 8, or the last)")  # fmt: skip
+def read_options():
+    parser = make_parser(__doc__)
+    add_skip(parser, PARTS)
+    peers.add_peer(parser)
     parser.add_argument("--unscale", type=float, default=1.0, metavar="FACTOR", help="multiply all values by this")
     parser.add_argument("--radius", action="store_true", help="also compare -B R with -B 1")
     parser.add_argument("--seeds", type=int, default=5, help="runs of llsvm for --radius (default 5)")
-    parser.add_argument("--skip", type=lambda text: text.split(","), default=[], metavar="PART,...",
-                        help=f"leave out some of {', '.join(PARTS)}")  # fmt: skip
-    parser.add_argument("--output", default=".", metavar="DIR", help="where the PNG goes (default: here)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each timed command (default 1)")
-    parser.add_argument("--threads", type=int, help="of llsvm (default: all cores); LIBLINEAR has one")
-    parser.add_argument("--peer", choices=["auto", "programs", "wheel"], default="auto",
-                        help="LIBLINEAR's own programs or the wheel (default: what there is)")  # fmt: skip
-    options = parser.parse_args()
-    for path in filter(None, [*options.data, options.test]):
-        if not path.is_file():
-            parser.error(f"{path}: no such file")
-    if options.test and len(options.data) > 1:
-        parser.error("--test goes with one data file")
-    if unknown := set(options.skip) - set(PARTS):
-        parser.error(f"--skip {','.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    options = parse_options(parser, PARTS)
     if min(options.repeat, options.seeds) < 1:
         parser.error("--repeat and --seeds start at 1")
     return options
 
 
 def main():
-    options = parse_options()
+    options = read_options()
     peer = peers.find_liblinear(options.peer)
     for path in options.data:
-        with peers.workplace() as folder, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as judge:
+        with peers.workplace() as folder, separate_process() as judge:
             reproduce(Experiment(path, options, peer, folder, judge))
 
 
