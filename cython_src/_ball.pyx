@@ -27,7 +27,7 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
-from _sparse cimport Row, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
+from _sparse cimport Row, prefetch, row_axpy, row_dot, row_features, row_square, value_t, values_offset
 
 cdef enum:
     AHEAD = 8
@@ -91,7 +91,7 @@ def visit(
             row = &rows[order[s]]
             y = signs[row.code]
             d = slacks[y > 0]
-            square = <double>row.norm * row.norm + bias * bias
+            square = row_square(row_values(row, &kind[0]), row.length) + bias * bias
             if state.moves == 0:
                 row_axpy(y, row_features(row), row_values(row, &kind[0]), row.length, &v[0])
                 v[last] += y * bias
@@ -188,7 +188,7 @@ cdef double smallest_ball(
             farthest = i
     for i in range(n):
         work[i, z] = 0
-    step = 0.5 * (1 - R / max(sqrt(work[farthest, farthest]), 1e-300))
+    step = 0.5 * (1 - R / sqrt(max(work[farthest, farthest], 1e-300)))
     work[farthest, z] = max(step, 0.0)
     work[0, z] = 1 - work[farthest, z]
     r = 0
@@ -215,8 +215,10 @@ cdef double smallest_ball(
                     up = i
                 if work[i, z] > 0 and (down < 0 or work[i, gradient] < work[down, gradient]):
                     down = i
+            if down < 0:
+                break
             change = work[up, gradient] - work[down, gradient]
-            if change <= PRECISION * r * r:
+            if not change > PRECISION * r * r:
                 break
             bend = work[up, up] + work[down, down] - 2 * work[up, down]
             step = min(0.5 * change / bend if bend > 0 else 1.0, work[down, z])

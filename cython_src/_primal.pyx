@@ -27,7 +27,7 @@ from _sparse cimport Row, mix, prefetch, row_axpy, row_dot, row_features, value_
 cdef enum:
     AHEAD = 8
 
-cdef double SMALLEST_SCALE = 1e-100
+cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
 
 # As primal.STATE. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above; averaging,
@@ -63,6 +63,15 @@ cdef inline void multiply(State* state, double factor) noexcept nogil:
     state.fresh_bound *= factor
 
 
+cdef inline void settle_average(State* state, double[::1] v, double[::1] u) noexcept nogil:
+    """What has been averaged no longer depends on v. Long rows, whose projections shrink w again and again, would otherwise
+    make averaging v and u large and opposite."""
+    cdef Py_ssize_t k
+    for k in range(u.shape[0]):
+        u[k] += state.averaging * v[k]
+    state.averaging = 0
+
+
 cdef inline void shrink(State* state, double[::1] v, double[::1] u) noexcept nogil:
     """w <- (1 - 1/t) w."""
     cdef Py_ssize_t k
@@ -75,19 +84,19 @@ cdef inline void shrink(State* state, double[::1] v, double[::1] u) noexcept nog
             state.scale = 1
         return
     multiply(state, 0)
-    for k in range(u.shape[0]):
-        u[k] += state.averaging * v[k]
+    settle_average(state, v, u)
     memset(&v[0], 0, v.shape[0] * sizeof(double))
-    state.averaging = 0
     state.scale = 1
 
 
-cdef inline void finish_step(State* state, bint moved, bint hold, bint average) noexcept nogil:
+cdef inline void finish_step(State* state, bint moved, bint hold, double[::1] v, double[::1] u) noexcept nogil:
     """The projection, the average, and t, which stays where nothing moved if hold."""
     if state.square > state.radius_square:
         multiply(state, sqrt(state.radius_square / state.square))
         state.square = state.radius_square
-    if average:
+    if u.shape[0]:
+        if state.averaging > LARGEST_RATIO * state.averaged * state.scale:
+            settle_average(state, v, u)
         state.averaging += state.scale
         state.averaged += 1
     if moved or not hold:
@@ -99,27 +108,30 @@ cdef inline void apply_batch(
     uint8_t[::1] marks, bint hold
 ) noexcept nogil:
     """The step of a batch of this size, of which gradient holds sum C_i y_i x_i over the rows that count."""
-    cdef double pace = state.n_rows / (state.t * size), dot = 0, square = 0, g, step
+    cdef double pace = state.n_rows / (state.t * size), dot = 0, square = 0, step
     cdef bint average = u.shape[0] > 0
     cdef int64_t k
     cdef int32_t feature
     shrink(state, v, u)
+    for k in range(state.touched):
+        feature = touched[k]
+        dot += v[feature] * gradient[feature]
+        square += gradient[feature] * gradient[feature]
+    state.square += 2 * pace * state.scale * dot + pace * pace * square
+    if average and state.square > LARGEST_RATIO * state.radius_square:
+        settle_average(state, v, u)
     step = pace / state.scale
     for k in range(state.touched):
         feature = touched[k]
-        g = gradient[feature]
-        dot += v[feature] * g
-        square += g * g
-        v[feature] += step * g
+        v[feature] += step * gradient[feature]
         if average:
-            u[feature] -= state.averaging * step * g
+            u[feature] -= state.averaging * step * gradient[feature]
         gradient[feature] = 0
         marks[feature] = 0
-    state.square += 2 * pace * state.scale * dot + pace * pace * square
     state.alphas += pace * state.costs
     if state.touched and pace > state.fresh_bound:
         state.fresh_bound = pace
-    finish_step(state, state.touched > 0, hold, average)
+    finish_step(state, state.touched > 0, hold, v, u)
     state.pending = state.touched = 0
     state.costs = 0
 
@@ -181,6 +193,8 @@ def visit(
                     if state.t > 1:
                         state.square += 2 * pace * C * margin * (1 - 1 / state.t)
                     state.square += pace * C * pace * C * (<double>row.norm * row.norm + bias * bias)
+                    if average and state.square > LARGEST_RATIO * state.radius_square:
+                        settle_average(state, v, u)
                     step = pace * C * y / state.scale
                     row_axpy(step, features, values, n, &v[0])
                     v[last] += step * bias
@@ -190,7 +204,7 @@ def visit(
                     state.alphas += pace * C
                     if pace > state.fresh_bound:
                         state.fresh_bound = pace
-                finish_step(state, margin < 1, hold, average)
+                finish_step(state, margin < 1, hold, v, u)
                 continue
             if margin < 1:
                 for k in range(n):

@@ -64,6 +64,19 @@ cdef inline double row_dot(const double* w, const int32_t* index, const value_t*
     return sum0 + sum1
 
 
+cdef inline double row_square(const value_t* value, Py_ssize_t n) noexcept nogil:
+    """x.x in full precision, which the norm of a row does not have."""
+    cdef double sum0 = 0, sum1 = 0
+    cdef Py_ssize_t k = 0
+    while k + 1 < n:
+        sum0 += <double>value[k] * value[k]
+        sum1 += <double>value[k + 1] * value[k + 1]
+        k += 2
+    if k < n:
+        sum0 += <double>value[k] * value[k]
+    return sum0 + sum1
+
+
 cdef inline void row_axpy(double a, const int32_t* index, const value_t* value, Py_ssize_t n, double* w) noexcept nogil:
     cdef Py_ssize_t k
     for k in range(n):

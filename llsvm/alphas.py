@@ -13,7 +13,8 @@ class Alphas:
     """One number a row, all 0 at first, read and written by runs of rows."""
 
     def __init__(self, n_rows: int, dtype, in_memory: bool):
-        self._dtype = np.dtype(dtype)
+        self._dtype, self.on_disk = np.dtype(dtype), not in_memory
+        self.n_bytes = self._dtype.itemsize * n_rows
         self._array = self._file = None
         if in_memory:
             self._array = np.zeros(n_rows, dtype)

@@ -187,15 +187,15 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
     if tolerance is None:
         tolerance = default_tolerance(solver, exact)
     config = Config(
-        solver=solver, C=_positive("-c", cost), tolerance=_positive("-e", tolerance), bias=_bias(bias),
+        solver=solver, C=_cost(cost), tolerance=_positive("-e", tolerance), bias=_bias(bias),
         weights={_label(label): _positive(f"-w{label}", value) for label, value in weight}, balanced=balanced,
         memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
         time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
         exact=exact, certify=certify, batch=_batch(batch), init=init, hold_t=hold_t, average=average,
-        lookahead=lookahead, zero_based=zero_based, precision=precision,
+        lookahead=lookahead, zero_based=zero_based, precision=precision, said=_said(),
     )
     *data, target = paths
-    converged, interrupted = train_model(data, target, config, log, quiet, print_result)
+    converged, interrupted = train_model(data, target, config, log, quiet, strict, print_result)
     if interrupted:
         sys.exit(INTERRUPTED)
     if strict and not converged:
@@ -206,6 +206,19 @@ def _positive(name: str, value: float) -> float:
     if not 0 < value < float("inf"):
         raise UsageError(f"{name} {value:g}: a positive number is needed")
     return value
+
+
+def _cost(value: float) -> float:
+    if not 1e-300 <= value <= 1e300:
+        raise UsageError(f"-c {value:g}: a number between 1e-300 and 1e300 is needed")
+    return value
+
+
+def _said() -> frozenset[str]:
+    """The options given on the command line."""
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    return frozenset(name for name in context.params if context.get_parameter_source(name) is given)
 
 
 def _label(text: str) -> str:

@@ -80,7 +80,9 @@ class StopRequest:
             os.close(wakened)
 
 
-def train_model(paths, target: str, config: train.Config, log_path, quiet: bool, print_result) -> tuple[bool, bool]:
+def train_model(
+    paths, target: str, config: train.Config, log_path, quiet: bool, strict: bool, print_result
+) -> tuple[bool, bool]:
     """Trains and writes the model; returns (converged, interrupted)."""
     _check_target(paths, target)
     if log_path and any(same_file(log_path, path) for path in (*paths, target)):
@@ -104,14 +106,21 @@ def train_model(paths, target: str, config: train.Config, log_path, quiet: bool,
         console.line(_summary(outcome, config))
     elif not quiet:
         print_result(_summary(outcome, config))
-    if outcome.reason not in ("converged", "interrupted") and not train.wants_one_pass(config):
-        limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
-        measure = train.measure(config)
-        reached = outcome.stats.gap if measure == train.GAP else outcome.stats.change
-        above = f"{measure} of {reached:.2e}, above" if reached < float("inf") else f"{measure} not known yet, let alone"
-        console.warn(f"stopped by {limit} at a relative {above} the tolerance of {config.tolerance:g}; raise the limit, "
-                     f"or -e")
+    if outcome.reason not in ("converged", "interrupted") and (strict or not train.has_one_pass(config)):
+        console.warn(_shortfall(outcome, config))
     return outcome.reason == "converged", outcome.reason == "interrupted"
+
+
+def _shortfall(outcome: train.Outcome, config: train.Config) -> str:
+    """How far a run got that ended above its tolerance."""
+    measure, stats = train.measure(config), outcome.stats
+    reached = stats.gap if measure == train.GAP or stats.change == float("inf") else stats.change
+    what = train.GAP if measure == train.GAP or stats.change == float("inf") else measure
+    at = f"at a relative {what} of {reached:.2e}" if reached < float("inf") else "without a certificate"
+    if train.has_one_pass(config):
+        return f"one pass ended {at}, above the tolerance of {config.tolerance:g}"
+    limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
+    return f"stopped by {limit} {at}, above the tolerance of {config.tolerance:g}; raise the limit, or -e"
 
 
 def _train(data, config, console: Console, log: RunLog, stop: StopRequest):

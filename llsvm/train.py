@@ -33,7 +33,7 @@ class Config:
     bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
     takes, None not said; exact: the exact variant of a one-pass solver; certify: look at all rows for a certificate.
     Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss; average: of w.
-    Of stream: lookahead, rows enclosed together.
+    Of stream: lookahead, rows enclosed together. said: options that were given by name, whatever their value.
     """
 
     solver: str = "dual"
@@ -57,6 +57,7 @@ class Config:
     lookahead: int = 10
     zero_based: bool = False
     precision: str = "float32"
+    said: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -128,6 +129,12 @@ def wants_one_pass(config: Config) -> bool:
     return solvers.find(config.solver).many_passes is not None and config.max_passes == 1 and bool(blind)
 
 
+def has_one_pass(config: Config) -> bool:
+    """Whether one pass is all there is, so that its end is no limit that was met."""
+    solver = solvers.find(config.solver)
+    return wants_one_pass(config) or (solver.one_pass is not None and not solver.many_passes and not solver.streaming)
+
+
 def default_tolerance(solver: str, exact: bool) -> float:
     return solvers.Solver.tolerance if exact else solvers.find(solver).tolerance
 
@@ -157,7 +164,8 @@ NEEDS = {
 def _check_solver(config: Config) -> solvers.Solver:
     solver = solvers.find(config.solver)
     for option, why in NEEDS.items():
-        if getattr(config, option) != getattr(Config, option) and option not in solver.options:
+        said = option in config.said or getattr(config, option) != getattr(Config, option)
+        if said and option not in solver.options:
             name = "--no-certify" if option == "certify" else "--no-average" if option == "average" else f"--{option}"
             name, others = name.replace("_", "-"), [s.name for s in solvers.SOLVERS.values() if option in s.options]
             why = "is exact anyway" if option == "exact" and solver.is_exact else why
@@ -185,28 +193,29 @@ def _open_set(blocks: BlockSet, solver, config: Config):
         return SetStream(blocks, memory.working(config.memory), config.seed)
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
     scratch = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
-    weights = memory.vector_bytes(blocks.n_features, *_columns(solver, config, blocks.description.labels))
-    fits = size + scratch + weights <= memory.working(config.memory) and _may_be_resident(solver, config)
+    *vectors, row_bytes = _footprint(solver, config, len(blocks.description.labels))
+    beside = memory.vector_bytes(blocks.n_features, *vectors) + blocks.n_rows * row_bytes
+    fits = size + scratch + beside <= memory.working(config.memory) and _may_be_resident(solver, config)
     data = reader.load(blocks, config.threads) if fits else blocks
     return _as_stream(data, config) if solver.many_passes else data
 
 
 def _may_be_resident(solver, config: Config) -> bool:
     """Blocks are what some methods are about: their rows are never all in memory."""
-    return bool(config.batch) if solver.many_passes else solver.in_memory is not None
+    return bool(config.batch) if solver.many_passes else bool(solver.in_memory or solver.many_in_memory)
 
 
-def _as_stream(data, config: Config):
+def _as_stream(data, config: Config, whole_blocks: bool = False):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    return SetStream(data, memory.working(config.memory), config.seed)
+    return SetStream(data, memory.working(config.memory), config.seed, whole_blocks)
 
 
-def _columns(solver, config: Config, labels: list[str]) -> tuple[int, int]:
-    """How many columns of weights there are, and how many vectors of each are in memory."""
-    if solver.many_passes is None:
-        return 1, 2
-    return 1 if len(labels) <= 2 else len(labels), solver.many_passes.n_vectors(config)
+def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
+    """What is in memory beside resident rows: columns of weights, vectors of each, and bytes a row."""
+    build = solver.many_passes or solver.in_memory
+    build = solver.many_in_memory if n_labels > 2 or build is None else build
+    return build.footprint(config, n_labels) if build else (1, 2, 0)
 
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
@@ -221,9 +230,10 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        vectors = features.n_features, *_columns(solver, config, labels.names)
-        memory.check_vectors(*vectors[:2], config.memory, vectors[2])
-        gatherer.reserve = memory.vector_bytes(*vectors) + features.n_bytes
+        columns, vectors, row_bytes = _footprint(solver, config, len(labels.names))
+        memory.check_vectors(features.n_features, columns, config.memory, vectors)
+        beside = memory.vector_bytes(features.n_features, columns, vectors)
+        gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
         if not gatherer.add(block):
             folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
@@ -269,10 +279,6 @@ def pose(description: Description, config: Config) -> Problem:
     labels, counts = description.labels, description.label_counts
     if len(labels) < 2:
         raise DataError(f"only one class in the data: every label is {labels[0]}", "a classifier needs two")
-    if len(labels) > 2:
-        named = ", ".join(labels[:6]) + (", ..." if len(labels) > 6 else "")
-        raise DataError(f"{len(labels)} classes in the data ({named})",
-                        "-s shrink without --exact trains any number of classes; the rest, for now, two")
     positive = label_order(labels)[0]
     signs = np.array([1.0 if label == positive else -1.0 for label in labels])
     balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))
@@ -292,9 +298,12 @@ def start(data, config: Config):
     """The solver object for this data: resident, streaming, or a stream."""
     solver = solvers.find(config.solver)
     if solver.one_pass and not config.exact:
-        return solver.one_pass(data, config)
-    build = solver.in_memory if isinstance(data, reader.Resident) else solver.streaming
-    return build(pose(data.description, config), data)
+        return solver.one_pass(data, config, solver.squared_loss)
+    resident = isinstance(data, reader.Resident)
+    if len(data.description.labels) > 2 or not solver.streaming:
+        build = solver.many_in_memory if resident else solver.many_streaming
+        return build(_as_stream(data, config, whole_blocks=solver.many_in_memory is None), config, solver.squared_loss)
+    return (solver.in_memory if resident else solver.streaming)(pose(data.description, config), data)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
@@ -315,7 +324,7 @@ def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped:
                 reason = "time"
             if reason:
                 break
-        reason, known = solver.finish(reason, stopped), solver.certified
+        reason, known = solver.finish(reason or "passes", stopped), solver.certified
         final = replace(
             stats, certified=known is not None, dual=known.dual if known else stats.dual,
             primal=known.primal if known else np.inf, gap=known.relative_gap if known else np.inf,

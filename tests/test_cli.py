@@ -302,6 +302,9 @@ def test_an_unfinished_set_is_not_taken_for_the_only_one(refuse, here):
         (["-s", "3", "-B", "0.5"], {}),
         (["-s", "block", "-B", "-1"], {}),
         (["-c", "100", "-e", "1e-6"], {"C": 100}),
+        (["-s", "pegasos", "-B", "1", "-c", "0.1", "-w-1", "2"], {"C": 0.1, "weights": (1, 2)}),
+        (["-s", "pegasos", "-B", "R", "--max-passes", "1"], {}),
+        (["-s", "stream", "-B", "1", "-w1", "3"], {"squared": True, "weights": (3, 1)}),
     ],
     ids=" ".join,
 )
@@ -699,9 +702,11 @@ def test_one_class_alone_cannot_be_trained_on(run, refuse, here):
         refuse("llsvm-train", source, "new", says=["one class", "7", "hint: "])
 
 
-def test_three_classes_are_refused_by_name(refuse, here):
-    (here / "bad.txt").write_text("ape 1:1\nbee 2:1\ncat 3:1\n")
-    refuse("llsvm-train", "bad.txt", "new", says=["3 classes", "ape", "bee", "cat"])
+def test_three_classes_with_names_are_trained(run, here):
+    (here / "named.txt").write_text("ape 1:1\nbee 2:1\ncat 3:1\n")
+    assert run("llsvm-train", "named.txt", "new").returncode == 0
+    assert run("llsvm-predict", "named.txt", "new", "out").stdout == "Accuracy = 100% (3/3)\n"
+    assert (here / "out").read_text().split() == ["ape", "bee", "cat"]
 
 
 def test_values_beyond_float32_need_float64(run, refuse, here):
@@ -1008,6 +1013,15 @@ def test_a_reader_that_has_left_costs_nothing_but_the_words(run, here, command):
         ("llsvm-train -w data.txt new", "-w"),
         ("llsvm-train --inner 0 -s block data.txt new", "--inner"),
         ("llsvm-train --inner 2 data.txt new", "--inner"),
+        ("llsvm-train --batch 2 data.txt new", "--batch"),
+        ("llsvm-train -s pegasos --batch 0 data.txt new", "--batch 0"),
+        ("llsvm-train -s pegasos --batch some data.txt new", "--batch some"),
+        ("llsvm-train -s pegasos --init one data.txt new", "--init"),
+        ("llsvm-train -s pegasos --lookahead 2 data.txt new", "--lookahead"),
+        ("llsvm-train -s stream --lookahead 0 data.txt new", "--lookahead"),
+        ("llsvm-train -s stream --hold-t data.txt new", "--hold-t"),
+        ("llsvm-train -s block --no-average data.txt new", "--no-average"),
+        ("llsvm-train --no-certify data.txt new", "--no-certify"),
         ("llsvm-train --memory much data.txt new", "much"),
         ("llsvm-train --time-limit 0 data.txt new", "--time-limit"),
         ("llsvm-train --nonsense data.txt new", "--nonsense"),

@@ -9,7 +9,7 @@ from conftest import PlainModel, make_rows, objective, split, write_text
 
 from llsvm import reader, train
 from llsvm.blockset import BlockSet
-from llsvm.evaluate import Predictor, total_loss
+from llsvm.evaluate import FACTORS, Predictor, along_ray, best_multiple, total_loss
 from llsvm.model import Model
 
 
@@ -132,6 +132,41 @@ def test_the_total_loss_is_numpys_whatever_the_threads(many, solver, bias, preci
     costs = np.where(many.y > 0, 2.1, 0.7)
     expected = costs @ np.maximum(0, margins) ** (2 if solver == "dual-l2" else 1)
     assert losses[0] == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("solver", ["dual", "dual-l2"])
+@pytest.mark.parametrize("bias", [-1.0, 1.5])
+@pytest.mark.parametrize("length", [1e-3, 2.5, 6.0, 40.0, -1.0])
+def test_the_best_multiple_is_the_best_of_all_that_numpy_tries(many, solver, bias, length):
+    """Along a w that is far too short, about right, far too long, or turned round."""
+    resident = reader.load(blocks := BlockSet(many.blocks), 2)
+    config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
+    problem, squared = train.pose(resident.description, config), solver == "dual-l2"
+    X = np.column_stack([many.X.toarray()[:, blocks.feature_ids() - 1], np.full(5000, max(bias, 0.0))])
+    w = length * (0.002 * many.y @ X + 0.3 * np.random.default_rng(2).normal(size=X.shape[1]) * (X != 0).any(0))
+    margins, costs = many.y * (X @ w), np.where(many.y > 0, 2.1, 0.7)
+    values = [0.5 * factor**2 * w @ w + costs @ np.maximum(0, 1 - factor * margins) ** (1 + squared)
+              for factor in np.arange(513) / 256]  # fmt: skip
+    halves = [along_ray(half, w, problem, resident.kind) for half in np.array_split(resident.table, 2)]
+    factor, primal = best_multiple(halves[0] + halves[1], w, squared)
+    assert factor == np.argmin(values) / 256
+    assert primal == pytest.approx(min(values), rel=1e-11)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_the_sums_of_a_ray_tell_the_loss_at_every_multiple(squared, tmp_path):
+    """By hand: margins 1/4, 1/2, 1, 256/100, 0 and -2 of w = 1, each of which has its last loss at another multiple."""
+    values = [0.25, 0.5, 1.0, 2.56, 0.0, -2.0]
+    (tmp_path / "data.txt").write_text("".join(f"1 1:{value}\n" for value in values) + "-1 2:1\n")
+    config = train.Config(precision="float64")
+    with train.open_data([str(tmp_path / "data.txt")], config) as data:
+        problem = train.pose(data.description, config)
+        sums = along_ray(data.table[:6], np.array([1.0, 0.0, 0.0]), problem, data.kind)
+    for place, factor in enumerate(FACTORS):
+        costs, products, squares = sums[place:].sum(0)
+        told = costs - 2 * products * factor + squares * factor**2 if squared else costs - products * factor
+        losses = [max(0, 1 - factor * value) for value in values]
+        assert told == pytest.approx(sum(loss ** (1 + squared) for loss in losses), abs=1e-12)
 
 
 def test_the_objective_that_tests_judge_by_is_right():

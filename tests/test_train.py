@@ -216,7 +216,6 @@ def test_the_scale_of_values_may_be_extreme(tmp_path, fit, solver, scale):
 
 @pytest.mark.parametrize("text, fragments", [
     ("1 1:1\n1 2:1\n+1 1:2\n", ("one class", "1")),
-    ("1 1:1\n2 2:1\n3 1:2\n", ("3 classes", "1, 2, 3")),
     ("", ("no rows",)),
 ])  # fmt: skip
 @pytest.mark.parametrize("solver", [*NUMBERS, "block"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import ball, dual_cd, exact, primal, shrink
+from llsvm.solvers import ball, dual_cd, dual_many, exact, multiclass, primal, shrink
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Solver:
     """A row of the table.
 
     `in_memory` and `streaming` build the object whose passes() trains, from a two-class problem and its data; a solver
-    without `in_memory` always streams. `one_pass` builds it from a stream of rows of any number of classes that are read
+    without `in_memory` always streams. `many_in_memory` and `many_streaming` do for more classes. `one_pass` builds it from a stream of rows of any number of classes that are read
     once, the two others being its exact variant, if any; `many_passes` from a stream that can be read again and again.
     `options` are those that not every solver has; `measure` is what its tolerance is of.
     """
@@ -25,6 +25,8 @@ class Solver:
     squared_loss: bool
     in_memory: type | None = None
     streaming: type | None = None
+    many_in_memory: type | None = None
+    many_streaming: type | None = None
     one_pass: type | None = None
     many_passes: type | None = None
     options: tuple[str, ...] = ()
@@ -33,21 +35,26 @@ class Solver:
 
     @property
     def is_exact(self) -> bool:
-        return self.streaming is not None and self.one_pass is None
+        return self.one_pass is None
 
 
 SOLVERS = {
     solver.name: solver
     for solver in (
         Solver("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
-               dual_cd.InMemory, exact.Exact),
+               dual_cd.InMemory, exact.Exact, dual_many.InMemory, dual_many.Streaming),
         Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
-               dual_cd.InMemory, exact.Exact),
+               dual_cd.InMemory, exact.Exact, dual_many.InMemory, dual_many.Streaming),
+        Solver("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
+               many_in_memory=multiclass.CrammerSinger),
+        Solver("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
+               many_in_memory=multiclass.WestonWatkins),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, options=("inner",)),
+               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, None, dual_many.Blocks, options=("inner",)),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, shrink.OnePass,
-               options=("inner", "exact", "certify"), tolerance=1e-2, measure="change of the dual"),
+               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, dual_many.InMemory,
+               dual_many.Streaming, shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,
+               measure="change of the dual"),
         Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL", False,
                one_pass=primal.Pegasos, many_passes=primal.Pegasos,
                options=("batch", "init", "hold_t", "average", "certify"), measure="change of the primal"),

@@ -72,10 +72,16 @@ class Machine:
             arena.take(waiting, np.ones(count, bool))
             self._held[:count], self._arena = arena.rows, arena
 
+    @property
+    def n_bytes(self) -> int:
+        """Of the rows that wait, and of what enclosing them takes."""
+        return self._work.nbytes + 2 * self._held.nbytes + (2 * len(self._arena.data) if self._arena else 0)
+
     def end(self) -> None:
         if self._state["held"][0]:
             _ball.enclose_held(*self._arguments())
         self._measure()
+        self._spread = self._work = self._held = self._arena = None
 
     def _measure(self) -> None:
         """|c|^2 itself, where moves keep it up only nearly."""
@@ -116,6 +122,14 @@ class Stream(OneVsRest):
 
     machine_type, reads_once = Machine, True
 
+    @property
+    def vectors(self) -> int:
+        return 2 + (self._config.lookahead > 1)
+
+    @property
+    def _beside(self) -> int:
+        return sum(machine.n_bytes for machine in self._everyone)
+
     def passes(self):
         self._started = time.perf_counter()
         self._check_known()
@@ -133,5 +147,5 @@ class Stream(OneVsRest):
         self.compute = time.perf_counter() - self._started - self.wait
         yield PassStats(
             1, self._stream.description.n_rows, sum(machine.moves for machine in self._machines), dual=self.dual,
-            bytes_read=self.bytes_read, wait=self.wait, compute=self.compute, finished=True,
+            bytes_read=self.bytes_read, wait=self.wait, compute=self.compute,
         )

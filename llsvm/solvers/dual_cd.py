@@ -17,6 +17,17 @@ from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_byt
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
+STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
+
+
+def float32_box(problem) -> tuple[np.ndarray, bool]:
+    """The box whose bounds are float32 that are not above U, and whether dual variables are kept as float32."""
+    rounding = problem.tolerance >= FLOAT32_TOLERANCE and problem.box[:, 0].min() > SMALLEST_BOUND
+    box = problem.box.copy()
+    if rounding:
+        bound = box[:, 0].astype(np.float32)
+        box[:, 0] = np.where(bound <= box[:, 0], bound, np.nextafter(bound, np.float32(0)))
+    return box, bool(rounding)
 
 
 class DualCD:
@@ -67,6 +78,22 @@ class DualCD:
             state, self._kind,
         )
 
+    def _solve(self, table, order, inner: int, count_from: int) -> None:
+        """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds in them."""
+        active, fresh = len(order), True
+        for _ in range(inner or MOST_SWEEPS):
+            active = self._sweep(table, order, active, count_from, shrink=not inner, fresh=fresh)
+            count_from = len(table)
+            if inner:
+                continue
+            fresh = self._violation() <= STOPPING_TOLERANCE
+            if fresh and active == len(order):
+                break
+            if fresh:
+                active = len(order)
+            else:
+                self._narrow()
+
     def _violation(self) -> float:
         """LIBLINEAR's stopping quantity of the last sweep: the spread of projected gradients around 0."""
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
@@ -109,11 +136,39 @@ class DualCD:
         return reason
 
 
-class InMemory(DualCD):
-    """All rows resident. Shrinking as in LIBLINEAR; the gap is computed exactly whenever the active rows have settled
-    or enough work has been done since the last look."""
+class Shrinking(DualCD):
+    """Sweeps of rows that stay in memory, with shrinking as in LIBLINEAR."""
 
     FIRST_TOLERANCE, NEXT_TOLERANCE, LOOK_EVERY = 0.3, 0.3, 4
+
+    def _begin(self, n_rows: int) -> None:
+        self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
+        self._settling, self._fresh, self._visited = self.FIRST_TOLERANCE, True, 0
+
+    def _pass(self, table) -> bool:
+        """One sweep of the active rows; True if the gap should be looked at: they have settled, or enough work has been
+        done since the last look."""
+        n_rows = len(table)
+        self._state[6] = self._state[7] = 0
+        self._n_active = self._sweep(table, self._order, self._n_active, shrink=True, fresh=self._fresh)
+        self._visited += self._state[7]
+        self._fresh = self._violation() <= self._settling
+        look = self._fresh or self._visited >= self.LOOK_EVERY * n_rows
+        if self._fresh:
+            self._n_active, self._settling = n_rows, self._settling * self.NEXT_TOLERANCE
+        else:
+            self._narrow()
+        self._visited = 0 if look else self._visited
+        return look
+
+
+class InMemory(Shrinking):
+    """All rows resident."""
+
+    @staticmethod
+    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row."""
+        return 1, 2, 0
 
     def __init__(self, problem, data: Resident):
         super().__init__(problem)
@@ -123,28 +178,18 @@ class InMemory(DualCD):
         self._pool = ThreadPoolExecutor(problem.threads, thread_name_prefix="loss")
 
     def passes(self):
-        n_rows, tolerance = len(self._data.table), self.FIRST_TOLERANCE
-        order = np.arange(n_rows, dtype=np.int32)
-        active, fresh, visited, number = n_rows, True, 0, 0
+        n_rows, number = len(self._data.table), 0
+        self._begin(n_rows)
         while True:
             start = time.perf_counter()
             number += 1
-            self._state[6] = self._state[7] = 0
-            active = self._sweep(self._data.table, order, active, shrink=True, fresh=fresh)
-            visited += self._state[7]
-            settled = self._violation() <= tolerance
+            look = self._pass(self._data.table)
             loss = self._state[6] if self._state[7] == n_rows else np.inf
             met = Certificate(float(0.5 * self.w @ self.w + loss), self.dual)
-            fresh = settled
-            if settled or visited >= self.LOOK_EVERY * n_rows:
+            if look:
                 self.certify()
-                visited = 0
-            if settled:
-                active, tolerance = n_rows, tolerance * self.NEXT_TOLERANCE
-            else:
-                self._narrow()
             self.compute += time.perf_counter() - start
-            yield self._stats(number, active, met)
+            yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
         self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool))
@@ -167,12 +212,7 @@ class Streaming(DualCD):
     def __init__(self, problem, blocks):
         super().__init__(problem)
         self.blocks = blocks
-        self._box, self._kind = problem.box.copy(), np.zeros(1, blocks.dtype)
-        self._round = problem.tolerance >= FLOAT32_TOLERANCE and problem.box[:, 0].min() > SMALLEST_BOUND
-        if self._round:
-            # alpha lives in float32, so the largest one allowed is a float32 that is not above U.
-            bound = problem.box[:, 0].astype(np.float32)
-            self._box[:, 0] = np.where(bound <= problem.box[:, 0], bound, np.nextafter(bound, np.float32(0)))
+        self._kind, (self._box, self._round) = np.zeros(1, blocks.dtype), float32_box(problem)
         self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
         self._lay_out()
         self._reader = Prefetcher(blocks, self._groups, self._plan())
@@ -291,8 +331,6 @@ class Blocks(Streaming):
     """The block minimisation of Yu et al. (KDD 2010), Algorithm 2: fixed blocks in random order, each solved by
     `inner` sweeps (BLOCK-L-N) or until LIBLINEAR's stopping condition holds in it (BLOCK-L-D, inner = 0)."""
 
-    TOLERANCE, MOST_SWEEPS = 0.1, 1000
-
     def _smallest_group(self, sizes) -> int:
         return int(np.bincount(self.blocks.chunk_block, sizes).max())
 
@@ -315,17 +353,4 @@ class Blocks(Streaming):
 
     def _visit(self, arena: Arena) -> None:
         order = np.arange(arena.first_slot, arena.first_slot + arena.n_rows, dtype=np.int32)
-        inner = 1 if self.problem.inner is None else self.problem.inner
-        active, fresh, count_from = arena.n_rows, True, arena.first_slot
-        for _ in range(inner or self.MOST_SWEEPS):
-            active = self._sweep(self._table, order, active, count_from, shrink=not inner, fresh=fresh)
-            count_from = len(self._table)
-            if inner:
-                continue
-            fresh = self._violation() <= self.TOLERANCE
-            if fresh and active == arena.n_rows:
-                break
-            if fresh:
-                active = arena.n_rows
-            else:
-                self._narrow()
+        self._solve(self._table, order, 1 if self.problem.inner is None else self.problem.inner, arena.first_slot)

@@ -29,6 +29,11 @@ def grown(w: np.ndarray, n_features: int) -> np.ndarray:
     return larger
 
 
+def n_columns(n_labels: int) -> int:
+    """How many problems there are: two classes are one."""
+    return n_labels if n_labels > 2 else 1
+
+
 class OneVsRest:
     """What solvers of any number of classes have in common.
 
@@ -40,9 +45,10 @@ class OneVsRest:
     """
 
     machine_type, vectors = None, 2
+    _beside = 0  # bytes that machines take beside their weights
 
-    def __init__(self, stream, config):
-        self._stream, self._config = stream, config
+    def __init__(self, stream, config, squared_loss: bool = False):
+        self._stream, self._config, self._squared_loss = stream, config, squared_loss
         self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="machine")
         self._machines, self._others = [], []
         self.w, self.certified, self.certificates, self.uncertified = None, None, [], ""
@@ -73,8 +79,8 @@ class OneVsRest:
         """Before any row is read: what is known of the labels and the weights."""
         if self._stream.labels_known:
             self._check_classes()
-            n_machines = 1 if len(self._stream.labels) == 2 else len(self._stream.labels)
-            check_vectors(self._stream.n_features, n_machines, self._config.memory, self.vectors)
+            columns = n_columns(len(self._stream.labels))
+            check_vectors(self._stream.n_features, columns, self._config.memory, self.vectors)
 
     def _meet(self) -> None:
         """Fits the machines to the labels, features and norms known now."""
@@ -140,7 +146,8 @@ class OneVsRest:
     def _room(self) -> int:
         """Bytes for anything beside weights and the rows that come by."""
         config, stream = self._config, self._stream
-        taken = vector_bytes(stream.n_features, len(self._machines), self.vectors) + stream.n_bytes
+        n_features = max(stream.n_features, self._capacity)
+        taken = vector_bytes(n_features, len(self._machines), self.vectors) + stream.n_bytes + self._beside
         room = working(config.memory) - taken
         if room < taken // 16:
             raise UsageError(
@@ -186,8 +193,8 @@ class OneVsRest:
         elif self._stream.labels_known:
             bias = self._radius = self.bias
         elif norm > GROWTH * self._radius or not self._radius:
-            bias = self._radius = norm or 1.0
-            self._radii.append((bias, self._n_visited))
+            bias, self._radius = norm or 1.0, norm
+            self._radii.append((norm, self._n_visited))
         else:
             return
         self._set_bias_of_all(bias)
@@ -208,13 +215,13 @@ class OneVsRest:
 
     # --- the certificate
 
-    def _look(self, rows) -> list:
+    def _look(self, rows, machines) -> list:
         """What every machine sees in these rows, the same whatever the number of threads."""
         n_shares = min(SHARES, 1 + int(rows["length"].sum()) // SMALLEST_SHARE)
         shares = [share for share in np.array_split(rows, n_shares) if len(share)]
-        looks = [(machine, share) for machine in self._machines for share in shares]
+        looks = [(machine, share) for machine in machines for share in shares]
         seen = (self._pool.map if len(looks) > 1 else map)(lambda look: look[0].look(look[1]), looks)
-        return [sum(itertools.islice(seen, len(shares))) for _ in self._machines]
+        return [sum(itertools.islice(seen, len(shares))) for _ in machines]
 
     def _look_at_all(self, stopped=lambda: False) -> bool:
         """One pass that only reads, for a certificate; False if it was stopped."""
@@ -222,7 +229,7 @@ class OneVsRest:
             machine.begin_look()
         totals = [0.0] * len(self._machines)
         for arena in self._stream.again():
-            totals = [total + seen for total, seen in zip(totals, self._look(arena.rows), strict=True)]
+            totals = [total + seen for total, seen in zip(totals, self._look(arena.rows, self._machines), strict=True)]
             if stopped():
                 return False
         self._end_look(totals)
@@ -251,24 +258,31 @@ class OneVsRest:
                 reason = self.uncertified = "interrupted"
             self.compute += time.perf_counter() - self.wait - began
         self._gather()
+        if self.certified and self.certified.relative_gap <= self._config.tolerance and reason == "passes":
+            reason = "converged"
         return reason
 
     def _gather(self) -> None:
         """The weights as (features + 1, columns); a positive score means the first of label_order."""
-        n, labels = self._stream.n_features, self._stream.labels
+        n = self._stream.n_features
         self.w = np.empty((n + 1, len(self._machines)))
         for column, machine in enumerate(self._machines):
             w = machine.take_w()
             self.w[:-1, column], self.w[-1, column] = w[:n], w[-1]
             del w
-        if len(labels) == 2 and label_order(labels)[0] != labels[self._machines[0].positive]:
-            self.w *= -1
+        self.w *= self._sign
+
+    @property
+    def _sign(self) -> float:
+        """-1 where the machine of two classes has the second of label_order as its positive one."""
+        labels = self._stream.labels
+        return -1.0 if len(labels) == 2 and label_order(labels)[0] != labels[self._machines[0].positive] else 1.0
 
     def weights(self) -> np.ndarray:
         """As they are now, (features + 1, columns), the bias last."""
         n = self._stream.n_features
         columns = [machine.now() for machine in self._machines]
-        return np.column_stack([np.append(w[:n], w[-1]) for w in columns])
+        return self._sign * np.column_stack([np.append(w[:n], w[-1]) for w in columns])
 
     def close(self) -> None:
         self._pool.shutdown()

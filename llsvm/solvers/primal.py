@@ -10,7 +10,7 @@ import numpy as np
 from llsvm import _primal
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.evaluate import along_ray, best_multiple, total_loss
-from llsvm.solvers.one_vs_rest import OneVsRest, grown
+from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns
 
 STATE = np.dtype([
     *((name, np.float64) for name in (
@@ -167,8 +167,8 @@ class Pegasos(OneVsRest):
 
     machine_type = Machine
 
-    def __init__(self, stream, config):
-        super().__init__(stream, config)
+    def __init__(self, stream, config, squared_loss: bool = False):
+        super().__init__(stream, config, squared_loss)
         self._resident, self._primals = stream.resident, []
 
     @property
@@ -176,12 +176,12 @@ class Pegasos(OneVsRest):
         return not self._stream.labels_known
 
     @staticmethod
-    def n_vectors(config) -> int:
-        return 3 + config.average + 2 * (config.batch != 1)
+    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+        return n_columns(n_labels), 3 + config.average + 2 * (config.batch != 1), 0
 
     @property
     def vectors(self) -> int:
-        return self.n_vectors(self._config)
+        return self.footprint(self._config, 2)[1]
 
     def passes(self):
         self._started = time.perf_counter()
@@ -211,7 +211,7 @@ class Pegasos(OneVsRest):
             if number == 1:
                 self._begin()
             if looking:
-                totals = [total + seen for total, seen in zip(totals, self._look(rows), strict=True)]
+                totals = [total + seen for total, seen in zip(totals, self._look(rows, self._machines), strict=True)]
             if visited <= middle < visited + len(order):
                 self._visit(rows, order[: middle - visited])
                 self._restart_averages()

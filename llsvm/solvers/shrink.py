@@ -12,73 +12,27 @@ import time
 import numpy as np
 
 from llsvm.active import ActiveRows
-from llsvm.core import Certificate, PassStats, Problem
-from llsvm.evaluate import total_loss
+from llsvm.core import PassStats, Problem
 from llsvm.memory import working
-from llsvm.solvers.dual_cd import DualCD
-from llsvm.solvers.one_vs_rest import OneVsRest, grown
+from llsvm.solvers.dual_machine import DualMachine
+from llsvm.solvers.one_vs_rest import OneVsRest
 
 # Accuracy on mnist by sweeps of a sub-problem: 5 91.85 %, 10 91.96, 12 92.05, 20 92.13 (LIBLINEAR: 92.18).
 INNER = 12
 VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are visited together
-AT_BOUND = 1e-6
-SIGNS = np.array([-1.0, 1.0])  # by side: see Machine.own
 
 
-class Machine(DualCD):
-    """The rows of class `positive` against all others, by dual coordinate descent."""
+class Machine(DualMachine):
+    """Visits a row when it is read, and compares dual values."""
 
     def __init__(self, problem: Problem, positive: int, dtype, config):
-        super().__init__(problem)
-        problem.signs = SIGNS
-        self.positive = positive
-        self.done, self.change, self._dual_before = False, np.inf, 0.0
-        self._box, self._round, self._kind = problem.box, False, np.zeros(1, dtype)
-
-    def own(self, table) -> np.ndarray:
-        """A copy of these rows whose code is 1 where y = 1, else 0."""
-        rows = table.copy()
-        rows["code"] = rows["code"] == self.positive
-        return rows
-
-    def wants(self, rows, alphas) -> np.ndarray:
-        """Where alpha is free; nearer to a bound than rounding can tell, of C or of a full step, is there."""
-        bounds = self.problem.box[(rows["code"] == self.positive).astype(np.intp), 0]
-        square = rows["norm"].astype(np.float64) ** 2 + self.problem.bias**2
-        lowest = AT_BOUND * np.minimum(bounds, 1 / np.maximum(square, 1e-300))
-        return (alphas > lowest) & (alphas < (1 - AT_BOUND) * bounds)
-
-    def turn_into(self, other: Machine, sign: float) -> None:
-        other.w = sign * self.w
-        other._state[:] = self._state
-
-    def grow(self, n_features: int) -> None:
-        self.w = grown(self.w, n_features)
-
-    def set_labels(self, n_labels: int) -> None:
-        """Whatever their number, a row is positive or not: see own."""
-
-    def set_costs(self, negative: float, positive: float) -> None:
-        self.problem.box[:, 0] = negative, positive
-
-    def set_bias(self, bias: float) -> None:
-        """w is sum alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
-        if self.problem.bias:
-            self.w[-1] *= bias / self.problem.bias
-        self.problem.bias = bias
+        super().__init__(problem, positive, dtype, config)
+        self.change, self._dual_before = np.inf, 0.0
 
     def visit_once(self, table, alphas) -> None:
         """Visits rows whose alpha is 0, in their order."""
         rows = self.own(table)
         self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), len(rows))
-        alphas[:] = rows["alpha"]
-
-    def sweep(self, table, alphas, sweeps: int) -> None:
-        """Sweeps all rows of a group: those that only other problems keep are visited too."""
-        rows, order = self.own(table), np.arange(len(table), dtype=np.int32)
-        rows["alpha"] = alphas
-        for _ in range(sweeps):
-            self._sweep(rows, order, len(order), len(rows))
         alphas[:] = rows["alpha"]
 
     def settle(self, tolerance: float) -> None:
@@ -87,30 +41,14 @@ class Machine(DualCD):
         self.change = abs(dual - self._dual_before) / max(abs(dual), 1e-300)
         self.done, self._dual_before = self.change <= tolerance, dual
 
-    def begin_look(self) -> None:
-        pass
-
-    def look(self, rows) -> float:
-        return total_loss(self.own(rows), self.w, self.problem, self._kind)
-
-    def end_look(self, loss: float) -> Certificate:
-        return Certificate(float(0.5 * self.w @ self.w) + loss, self.dual)
-
-    def now(self) -> np.ndarray:
-        return self.w
-
-    def take_w(self) -> np.ndarray:
-        w, self.w = self.w, None
-        return w
-
 
 class OnePass(OneVsRest):
     """Trains on a stream; after its one pass, on the rows that are still active."""
 
     machine_type, reads_once = Machine, True
 
-    def __init__(self, stream, config):
-        super().__init__(stream, config)
+    def __init__(self, stream, config, squared_loss: bool = False):
+        super().__init__(stream, config, squared_loss)
         self._inner, self._had_others = config.inner or INNER, False
         self._active = ActiveRows(stream.dtype, 0, 1, self._columns)
 

@@ -1,0 +1,216 @@
+"""Crammer-Singer and Weston-Watkins: one problem of all classes, by the sequential dual method."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from llsvm import _multiclass
+from llsvm.core import Certificate, DataError, PassStats, label_order
+from llsvm.memory import check_vectors
+from llsvm.reader import shuffle
+
+STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
+                  ("free", np.int64), ("n_free", np.int64)])  # fmt: skip
+NODE = np.dtype([("value", np.float64), ("label", np.int32), ("next", np.int32)])
+assert STATE.itemsize == _multiclass.STATE_BYTES and NODE.itemsize == _multiclass.NODE_BYTES
+SHARES, SMALLEST_SHARE = 16, 1 << 18
+FIRST_VIOLATION, COOLING = 1.0, 0.1
+# Loops over the active rows end after this many full ones' worth of work.
+MOST_EFFORT = 5.0
+WORTH_CERTIFYING = 20
+ROOM_TO_GROW = 1.5
+
+
+class SparseAlphas:
+    """The nonzero dual variables of rows, a list each."""
+
+    def __init__(self, n_rows: int, n_classes: int, state: np.ndarray):
+        self.head, self.nodes, self._state = np.full(n_rows, -1, np.int32), np.empty(0, NODE), state
+        self._n_classes = n_classes
+        state["free"], state["n_free"] = -1, 0
+        self.grow()
+
+    def grow(self) -> None:
+        before = len(self.nodes)
+        self.nodes = np.concatenate([self.nodes, np.empty(self._more(), NODE)])
+        after = len(self.nodes)
+        self.nodes["next"][before:after] = np.arange(before + 1, after + 1)
+        self.nodes["next"][-1] = self._state["free"][0]
+        self._state["free"] = before
+        self._state["n_free"] += after - before
+
+    def _more(self) -> int:
+        return max(4 * self._n_classes, len(self.head), int((ROOM_TO_GROW - 1) * len(self.nodes)))
+
+
+class Direct:
+    """What both formulations share; `weston` is which. Columns of W are classes in the order of their codes."""
+
+    weston, reads_once, vectors = False, False, 3
+
+    def __init__(self, stream, config, squared_loss: bool = False):
+        self._stream, self._config = stream, config
+        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="loss")
+        self._kind, self._state = np.zeros(1, stream.dtype), np.zeros(1, STATE)
+        self._n_classes, self.notes = len(stream.labels), []
+        if self._n_classes < 2:
+            raise DataError(f"only one class in the data: every label is {stream.labels[0]}", "a classifier needs two")
+        check_vectors(stream.n_features, self._n_classes, config.memory, self.vectors)
+        self.W = np.zeros((stream.n_features + 1, self._n_classes))
+        self._numbers, self._classes = np.zeros((3, self._n_classes)), np.zeros((2, 2 * self._n_classes + 1), np.int32)
+        self._costs = self._class_costs()
+        self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
+        self.compute, self._counter, self._number = 0.0, 0, 0
+
+    bytes_read = property(lambda self: self._stream.bytes_read)
+    wait = property(lambda self: self._stream.wait)
+
+    @property
+    def bias(self) -> float:
+        return self._stream.largest_norm if self._config.bias is None else max(self._config.bias, 0.0)
+
+    @property
+    def dual(self) -> float:
+        return float(self._state["linear"][0]) - self._square(self.W)
+
+    @staticmethod
+    def _square(W) -> float:
+        return 0.5 * float(np.vdot(W, W))
+
+    def _class_costs(self) -> np.ndarray:
+        config, labels = self._config, self._stream.labels
+        weights = np.array([config.weights.get(label, 1.0) for label in labels])
+        if config.balanced:
+            counts = self._stream.description.label_counts
+            weights = weights * counts.sum() / (len(labels) * counts)
+        return config.C * weights
+
+    @property
+    def _loss_at_zero(self) -> float:
+        counts = self._stream.description.label_counts
+        return float(self._costs @ counts) * (self._n_classes - 1 if self.weston else 1)
+
+    def show_progress(self, bar) -> None:
+        self._stream.progress = bar
+
+    def weights(self) -> np.ndarray:
+        """As they are now, (features + 1, columns), the bias last."""
+        return self._in_order(self.W)
+
+    def _in_order(self, W) -> np.ndarray:
+        labels = self._stream.labels
+        return W if label_order(labels) == labels else np.ascontiguousarray(W[:, ::-1])
+
+    # --- steps
+
+    def _loop(self, rows, order, n_active: int, alphas: SparseAlphas, full: bool) -> int:
+        """One visit of rows[order[:n_active]] in random order; returns how many of them stay active."""
+        self._counter += 1
+        shuffle(order, n_active, self._config.seed, self._counter)
+        self._state["violation"], place = 0.0, 0
+        while True:
+            place, n_active = _multiclass.loop(
+                rows, order, place, n_active, self.W, alphas.head, alphas.nodes, self._state, self.bias, self._costs,
+                self.weston, full, self._numbers, self._classes, self._kind,
+            )
+            if place == n_active:
+                return n_active
+            alphas.grow()
+
+    def _loop_active(self, rows, order, alphas: SparseAlphas, violation: float, most_effort: float) -> None:
+        """Loops over the active rows until none violates more, or for so many values computed."""
+        n_active = _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, self._costs, self.weston, order)
+        before = float(self._state["effort"][0])
+        while n_active and self._state["effort"][0] - before < most_effort:
+            n_active = self._loop(rows, order, n_active, alphas, full=False)
+            if self._state["violation"][0] <= violation:
+                break
+
+    # --- the certificate
+
+    def _loss(self, rows, W) -> float:
+        n_shares = min(SHARES, 1 + int(rows["length"].sum()) * self._n_classes // SMALLEST_SHARE)
+        shares = [share for share in np.array_split(rows, n_shares) if len(share)]
+
+        def loss(share):
+            return _multiclass.losses(share, W, self.bias, self._costs, self.weston, np.empty(self._n_classes), self._kind)
+
+        return sum((self._pool.map if len(shares) > 1 else map)(loss, shares))
+
+    def _certify(self, W, loss: float) -> None:
+        primal, dual = self._square(W) + loss, self.dual
+        if self.certified is None and primal > self._loss_at_zero:
+            W, primal = np.zeros_like(W), self._loss_at_zero
+        if self.certified is None or primal <= self.certified.primal:
+            self.best_w = W.copy() if self.best_w is None else self.best_w
+            self.best_w[:] = W
+            self.certified = Certificate(primal, dual)
+        self.certified = Certificate(self.certified.primal, max(dual, self.certified.dual))
+
+    def certify(self) -> None:
+        """The gap of W as it is now: one pass that only reads."""
+        loss = sum(self._loss(arena.rows, self.W) for arena in self._stream.again())
+        self._certify(self.W, loss)
+
+    def _stats(self, active: int, met: Certificate) -> PassStats:
+        self.compute = time.perf_counter() - self._started - self.wait
+        if self.certified:
+            self.certified = Certificate(self.certified.primal, max(self.certified.dual, met.dual))
+        known = self.certified or met
+        return PassStats(
+            self._number, self._stream.description.n_rows, active, self.certified is not None, known.primal, known.dual,
+            known.relative_gap, self.bytes_read, self.wait, self.compute,
+            finished=bool(self.certified and known.relative_gap <= self._config.tolerance),
+        )
+
+    def finish(self, reason: str, stopped=lambda: False) -> str:
+        if self.certified is None or reason == "passes":
+            self.certify()
+            if self.certified.relative_gap <= self._config.tolerance and reason != "interrupted":
+                reason = "converged"
+        self.best_w = self._in_order(self.best_w)
+        return reason
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._stream.release()
+        self.W = None
+
+
+class InMemory(Direct):
+    """All rows resident: full loops in turn with loops over the active rows, to a violation that cools down."""
+
+    @staticmethod
+    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+        """Beside the rows: weights, and of every row a place in two orders, a head and a few nodes."""
+        return n_labels, Direct.vectors, 12 + 4 * NODE.itemsize
+
+    def passes(self):
+        self._started = time.perf_counter()
+        n_rows, violation = self._stream.description.n_rows, FIRST_VIOLATION
+        order, active_order = np.arange(n_rows, dtype=np.int32), np.empty(n_rows, np.int32)
+        alphas = SparseAlphas(n_rows, self._n_classes, self._state)
+        [arena] = self._stream.again()
+        while True:
+            self._number += 1
+            self._state["losses"] = 0.0
+            self._loop(arena.rows, order, n_rows, alphas, full=True)
+            found = float(self._state["violation"][0])
+            met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
+            if found <= violation or met.relative_gap <= WORTH_CERTIFYING * self._config.tolerance:
+                self.certify()
+            yield self._stats(int((alphas.head >= 0).sum()), met)
+            while violation >= found > 0:
+                violation *= COOLING
+            self._loop_active(arena.rows, active_order, alphas, violation, MOST_EFFORT * n_rows * self._n_classes)
+
+
+class CrammerSinger(InMemory):
+    pass
+
+
+class WestonWatkins(InMemory):
+    weston = True
