@@ -375,4 +375,7 @@ def test_the_memory_asked_for_where_no_chunk_fits_is_enough(tmp_path, fit, solve
     path = split(write_text(tmp_path / "long.txt", X, y), 1)
     with pytest.raises(UsageError, match="too small: the weights of 30000 features") as refusal:
         fit(path, **in_some_passes(solver), memory=1_000_000)
+    if solver == "stream":  # how long the rows are that wait to be enclosed is known when they come
+        with pytest.raises(UsageError, match="the rows to work on") as refusal:
+            fit(path, **in_some_passes(solver), memory=memory_asked_for(refusal))
     assert_trains(fit, Rows(X, y), path, solver, memory_asked_for(refusal))

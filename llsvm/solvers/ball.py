@@ -72,10 +72,10 @@ class Machine:
             arena.take(waiting, np.ones(count, bool))
             self._held[:count], self._arena = arena.rows, arena
 
-    @property
-    def n_bytes(self) -> int:
-        """Of the rows that wait, and of what enclosing them takes."""
-        return self._work.nbytes + 2 * self._held.nbytes + (2 * len(self._arena.data) if self._arena else 0)
+    def n_bytes(self, longest: int) -> int:
+        """At most, of the rows that wait, none longer than that, and of what enclosing them takes."""
+        rows = 2 * len(self._held) * longest * (4 + self._kind.itemsize) if len(self._work) else 0
+        return self._work.nbytes + 2 * self._held.nbytes + rows
 
     def end(self) -> None:
         if self._state["held"][0]:
@@ -126,15 +126,18 @@ class Stream(OneVsRest):
     def vectors(self) -> int:
         return 2 + (self._config.lookahead > 1)
 
+    _longest = 0  # row so far
+
     @property
     def _beside(self) -> int:
-        return sum(machine.n_bytes for machine in self._everyone)
+        return sum(machine.n_bytes(self._longest) for machine in self._everyone)
 
     def passes(self):
         self._started = time.perf_counter()
         self._check_known()
         for arena, order in self._stream.arenas():
             self._meet()
+            self._longest = max(self._longest, int(arena.rows["length"].max()))
             self._room()
             everyone = self._everyone
             for start, end in self._slices(arena.rows, order, len(order)):
