@@ -9,6 +9,53 @@ from llsvm.files import Scratch
 WINDOW = 1 << 15  # numbers read, changed and written together
 
 
+class Packed:
+    """A run of bytes a chunk, of any length: in memory as long as all of them fit, then in a nameless file."""
+
+    GARBAGE = 1 << 20  # bytes of a file that no chunk needs any longer, beside as many as are needed
+
+    def __init__(self, memory: int):
+        self._memory, self._held, self.n_bytes = memory, {}, 0
+        self._file, self._end = None, 0
+
+    def read(self, chunk: int) -> bytes:
+        """What was written last; nothing before."""
+        found = self._held.get(chunk, b"")
+        return self._file.read(found[1], found[0]) if self._file and found else found
+
+    def write(self, chunk: int, data: bytes) -> None:
+        before = self._held.get(chunk, b"")
+        self.n_bytes += len(data) - (before[1] if self._file and before else len(before))
+        if self._file is None and self.n_bytes > self._memory:
+            self._move_to_file()
+        if self._file is None:
+            self._held[chunk] = data
+            return
+        self._append(chunk, data)
+        if self._end > 2 * self.n_bytes + self.GARBAGE:
+            self._move_to_file()
+
+    def _append(self, chunk: int, data: bytes) -> None:
+        if data:
+            self._file.write(data, self._end)
+        self._held[chunk] = (self._end, len(data))
+        self._end += len(data)
+
+    def _move_to_file(self) -> None:
+        """Into a new file, without what is no longer needed."""
+        old, before = Packed(0), self._file
+        old._held, old._file = self._held, self._file
+        self._held, self._file, self._end = {}, Scratch("alpha"), 0
+        for chunk in old._held:
+            self._append(chunk, old.read(chunk))
+        if before:
+            before.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 class Alphas:
     """One number a row, all 0 at first, read and written by runs of rows."""
 

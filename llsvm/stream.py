@@ -141,6 +141,12 @@ class SetStream:
         for arena, _ in self._read(self._groups(np.arange(self._blocks.n_chunks))):
             yield arena
 
+    @property
+    def needed_bytes(self) -> int:
+        """While rows are read."""
+        decoding = max(0, 3 * int(self._sizes.max()) - BUFFERS)
+        return 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
+
     def release(self) -> None:
         """No row is kept."""
 
@@ -155,8 +161,7 @@ class SetStream:
 
     def _read(self, plan):
         arenas = [Arena(self._group_bytes, np.empty(self._group_rows, ROW), self.dtype) for _ in range(2)]
-        decoding = max(0, 3 * int(self._sizes.max()) - BUFFERS)
-        self.n_bytes = 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
+        self.n_bytes = self.needed_bytes
         before, rows_left = (self.bytes_read, self.wait), self._blocks.n_rows
         reader = Prefetcher(self._blocks, arenas, plan)
         try:

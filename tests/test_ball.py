@@ -28,7 +28,7 @@ from llsvm.solvers.ball import Machine
 
 LARGE, SMALL = 1 << 30, 2 << 20  # under SMALL, text is read in pieces of 64 KB
 MB = 1 << 20
-FACTORS = np.arange(513) / 256
+FACTORS = np.arange(1, 513) / 256  # not 0, which would be no classifier
 
 
 # --- the algorithm as it is written

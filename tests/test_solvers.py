@@ -257,7 +257,8 @@ def test_what_is_not_exact_is_certified_all_the_same(rows, solve, approach, solv
     exact = "dual-l2" if SOLVERS[solver].squared_loss else "dual"
     optimum = solve(exact, "memory", tolerance=1e-6, **terms).outcome.certificate.primal
     assert 0 < certificate.dual <= optimum
-    assert optimum * (1 - 1e-5) <= certificate.primal <= primal_at_zero(rows, **terms) * (1 + 1e-12)
+    above = 0.01 if solver == "stream" else 1e-12  # a ball's w is never 0, which would be no classifier
+    assert optimum * (1 - 1e-5) <= certificate.primal <= primal_at_zero(rows, **terms) * (1 + above)
     assert certificate.relative_gap == pytest.approx(1 - certificate.dual / certificate.primal)
 
 
@@ -375,7 +376,9 @@ def test_the_memory_asked_for_where_no_chunk_fits_is_enough(tmp_path, fit, solve
     path = split(write_text(tmp_path / "long.txt", X, y), 1)
     with pytest.raises(UsageError, match="too small: the weights of 30000 features") as refusal:
         fit(path, **in_some_passes(solver), memory=1_000_000)
+    memory = memory_asked_for(refusal)
     if solver == "stream":  # how long the rows are that wait to be enclosed is known when they come
         with pytest.raises(UsageError, match="the rows to work on") as refusal:
-            fit(path, **in_some_passes(solver), memory=memory_asked_for(refusal))
-    assert_trains(fit, Rows(X, y), path, solver, memory_asked_for(refusal))
+            fit(path, **in_some_passes(solver), memory=memory)
+        memory = memory_asked_for(refusal)
+    assert_trains(fit, Rows(X, y), path, solver, memory)

@@ -106,8 +106,8 @@ class Machine:
         return along_ray(rows, self._v, self.problem, self._kind)
 
     def end_look(self, seen) -> Certificate:
-        """Takes the best multiple of w."""
-        factor, primal = best_multiple(seen, self._v, squared_loss=True)
+        """Takes the best multiple of w, but not 0, which would be no classifier."""
+        factor, primal = best_multiple(seen, self._v, squared_loss=True, zero=False)
         dual = self.dual
         self._v *= factor
         return Certificate(primal, dual)

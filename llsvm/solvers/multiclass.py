@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from llsvm import _multiclass
-from llsvm.core import Certificate, DataError, PassStats, label_order
-from llsvm.memory import check_vectors
+from llsvm.alphas import Packed
+from llsvm.core import Certificate, DataError, PassStats, UsageError, label_order
+from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
 from llsvm.reader import shuffle
 
 STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
@@ -41,6 +42,31 @@ class SparseAlphas:
         self.nodes["next"][-1] = self._state["free"][0]
         self._state["free"] = before
         self._state["n_free"] += after - before
+
+    @classmethod
+    def from_bytes(cls, parts: list[bytes], sizes: list[int], n_classes: int, state: np.ndarray) -> SparseAlphas:
+        """Of rows in several parts of these sizes; an empty part has no nonzero alphas."""
+        alphas, start = cls(sum(sizes), n_classes, state), 0
+        for part, size in zip(parts, sizes, strict=True):
+            if part:
+                counts = np.frombuffer(part, np.int32, size)
+                n = int(counts.sum())
+                while state["n_free"][0] < n:
+                    alphas.grow()
+                labels = np.frombuffer(part, np.int32, n, 4 * size)
+                values = np.frombuffer(part[4 * (size + n) :], np.float64)
+                _multiclass.unpack(counts, labels, values, alphas.head[start : start + size], alphas.nodes, state)
+            start += size
+        return alphas
+
+    def to_bytes(self, start: int, end: int) -> bytes:
+        """Those of rows start to end."""
+        head, counts = self.head[start:end], np.empty(end - start, np.int32)
+        n = _multiclass.pack(head, self.nodes, counts, np.empty(0, np.int32), np.empty(0))
+        labels, values = np.empty(n, np.int32), np.empty(n)
+        if n:
+            _multiclass.pack(head, self.nodes, counts, labels, values)
+        return counts.tobytes() + labels.tobytes() + values.tobytes() if n else b""
 
     def _more(self) -> int:
         return max(4 * self._n_classes, len(self.head), int((ROOM_TO_GROW - 1) * len(self.nodes)))
@@ -208,9 +234,77 @@ class InMemory(Direct):
             self._loop_active(arena.rows, active_order, alphas, violation, MOST_EFFORT * n_rows * self._n_classes)
 
 
+class Streaming(Direct):
+    """Rows from disk, in random groups of chunks: a full loop over each group, then loops over its active rows; the
+    nonzero alphas of a chunk are kept beside it."""
+
+    # Loops over the active rows of a group, by full ones' worth of work.
+    EFFORT = 3.0
+
+    def __init__(self, stream, config, squared_loss: bool = False):
+        super().__init__(stream, config, squared_loss)
+        taken = vector_bytes(stream.n_features, self._n_classes, self.vectors) + stream.needed_bytes
+        room = working(config.memory) - taken
+        if room < taken // 16:
+            raise UsageError(
+                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features for "
+                f"{self._n_classes} classes and the rows to work on take {format_size(taken)}",
+                f"--memory {enough(taken + taken // 8)} would do",
+            )
+        self._alphas = Packed(room // 2)
+
+    def passes(self):
+        self._started, estimate, violation = time.perf_counter(), np.inf, FIRST_VIOLATION
+        while True:
+            self._number += 1
+            looking = estimate <= WORTH_CERTIFYING * self._config.tolerance
+            snapshot, loss, active, largest = self.W.copy() if looking else None, 0.0, 0, 0.0
+            self._state["losses"] = 0.0
+            for arena, _ in self._stream.arenas(self._number):
+                if looking:
+                    loss += self._loss(arena.rows, snapshot)
+                found, n_active = self._visit(arena.rows, violation)
+                largest, active = max(largest, found), active + n_active
+            while violation >= largest > 0:
+                violation *= COOLING
+            met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
+            estimate = met.relative_gap
+            if looking:
+                self._certify(snapshot, loss)
+            del snapshot
+            yield self._stats(active, met)
+
+    def _visit(self, rows, violation: float) -> tuple[float, int]:
+        """Returns the largest violation met and the number of rows with nonzero alphas."""
+        ends = [0, *(np.flatnonzero(np.diff(rows["chunk"])) + 1).tolist(), len(rows)]
+        chunks = rows["chunk"][ends[:-1]].tolist()
+        parts = [self._alphas.read(chunk) for chunk in chunks]
+        alphas = SparseAlphas.from_bytes(parts, np.diff(ends).tolist(), self._n_classes, self._state)
+        del parts
+        order = np.arange(len(rows), dtype=np.int32)
+        self._loop(rows, order, len(rows), alphas, full=True)
+        found = float(self._state["violation"][0])
+        self._loop_active(rows, order, alphas, violation * COOLING, self.EFFORT * len(rows) * self._n_classes)
+        for chunk, start, end in zip(chunks, ends[:-1], ends[1:], strict=True):
+            self._alphas.write(chunk, alphas.to_bytes(start, end))
+        return found, int((alphas.head >= 0).sum())
+
+    def close(self) -> None:
+        self._alphas.close()
+        super().close()
+
+
 class CrammerSinger(InMemory):
     pass
 
 
 class WestonWatkins(InMemory):
+    weston = True
+
+
+class CrammerSingerStreaming(Streaming):
+    pass
+
+
+class WestonWatkinsStreaming(Streaming):
     weston = True
