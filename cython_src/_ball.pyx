@@ -27,10 +27,9 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
-from _sparse cimport Row, prefetch, row_axpy, row_dot, row_features, row_square, value_t, values_offset
+from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, row_features, row_square, value_t, values_offset
 
 cdef enum:
-    AHEAD = 8
     ROUNDS = 50
     STEPS = 1000  # along pairs, for every z
 
@@ -76,18 +75,12 @@ def visit(
     """
     cdef State* state = &states[0]
     cdef const Row* row
-    cdef const Row* coming
+    cdef Ahead ahead = [0, 0]
     cdef int64_t s, n_visits = order.shape[0], last = v.shape[0] - 1
     cdef double y, d, dot, square, distance, step
     with nogil:
         for s in range(n_visits):
-            if s + 2 * AHEAD < n_visits:
-                prefetch(&rows[order[s + 2 * AHEAD]])
-                coming = &rows[order[s + AHEAD]]
-                prefetch(<const void*>coming.data)
-                prefetch(<const void*>(coming.data + 64))
-                prefetch(<const void*>(coming.data + 128))
-                prefetch(<const void*>(coming.data + 192))
+            look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
             y = signs[row.code]
             d = slacks[y > 0]

@@ -14,10 +14,7 @@ shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int32_t, int64_t
 
-from _sparse cimport Row, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
-
-cdef enum:
-    AHEAD = 8
+from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, row_features, value_t, values_offset
 
 
 def sweep(
@@ -37,7 +34,7 @@ def sweep(
     cdef int64_t s = 0, n
     cdef int32_t slot
     cdef Row* row
-    cdef Row* coming
+    cdef Ahead ahead = [0, 0]
     cdef const int32_t* features
     cdef const value_t* values
     cdef double* weights = &w[0]
@@ -50,13 +47,7 @@ def sweep(
     cdef int64_t side
     with nogil:
         while s < active:
-            if s + 2 * AHEAD < active:
-                prefetch(&rows[order[s + 2 * AHEAD]])
-                coming = &rows[order[s + AHEAD]]
-                prefetch(<const void*>coming.data)
-                prefetch(<const void*>(coming.data + 64))
-                prefetch(<const void*>(coming.data + 128))
-                prefetch(<const void*>(coming.data + 192))
+            look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]
             n = row.length

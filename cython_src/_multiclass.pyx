@@ -27,10 +27,7 @@ from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
-from _sparse cimport Row, prefetch, row_features, value_t, values_offset
-
-cdef enum:
-    AHEAD = 8
+from _sparse cimport Ahead, Row, look_ahead, row_features, value_t, values_offset
 
 
 # As multiclass.STATE. linear: the linear part of the dual; losses: met on the way; violation: the largest of a loop; effort:
@@ -257,13 +254,10 @@ def loop(
     cdef int32_t* listed_classes = &classes[1, 0]
     cdef int32_t* moved
     cdef bint settled
+    cdef Ahead ahead = [0, 0]
     with nogil:
         while s < active and state.n_free >= 2 * k:
-            if s + 2 * AHEAD < active:
-                prefetch(&rows[order[s + 2 * AHEAD]])
-                prefetch(&head[order[s + 2 * AHEAD]])
-                prefetch(<const void*>rows[order[s + AHEAD]].data)
-                prefetch(<const void*>(rows[order[s + AHEAD]].data + 64))
+            look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]
             n = row.length

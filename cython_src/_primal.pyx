@@ -22,10 +22,7 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from _sparse cimport Row, mix, prefetch, row_axpy, row_dot, row_features, value_t, values_offset
-
-cdef enum:
-    AHEAD = 8
+from _sparse cimport Ahead, Row, mix, look_ahead, row_axpy, row_dot, row_features, value_t, values_offset
 
 cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
@@ -159,7 +156,7 @@ def visit(
     """
     cdef State* state = &states[0]
     cdef const Row* row
-    cdef const Row* coming
+    cdef Ahead ahead = [0, 0]
     cdef const int32_t* features
     cdef const value_t* values
     cdef int64_t s, n, k, n_visits = order.shape[0], last = v.shape[0] - 1
@@ -167,13 +164,7 @@ def visit(
     cdef double y, C, margin, pace, step
     with nogil:
         for s in range(n_visits):
-            if s + 2 * AHEAD < n_visits:
-                prefetch(&rows[order[s + 2 * AHEAD]])
-                coming = &rows[order[s + AHEAD]]
-                prefetch(<const void*>coming.data)
-                prefetch(<const void*>(coming.data + 64))
-                prefetch(<const void*>(coming.data + 128))
-                prefetch(<const void*>(coming.data + 192))
+            look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
             n = row.length
             features = row_features(row)

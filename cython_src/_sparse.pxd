@@ -15,6 +15,11 @@ cdef extern from *:
 
 cdef enum:
     SHORT_ROW = 64
+    # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to guess the
+    # rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with the first 256 bytes of the eighth row ahead.
+    BYTES_AHEAD = 2560
+    BYTES_OF_ROW = 2048
+    ROWS_AHEAD = 12
 
 ctypedef fused value_t:
     float
@@ -50,6 +55,32 @@ cdef inline uint64_t values_offset(int64_t length, int value_size) noexcept nogi
 cdef inline uint64_t row_size(int64_t length, int value_size) noexcept nogil:
     """Bytes of a row, a multiple of the value's size."""
     return values_offset(length, value_size) + length * value_size
+
+
+cdef struct Ahead:
+    int64_t place  # of the next row to ask for, in the order of visits
+    int64_t bytes  # asked for and not visited yet
+
+
+cdef inline void look_ahead(
+    Ahead* ahead, const Row* rows, const int32_t* order, int64_t s, int64_t end, int value_size
+) noexcept nogil:
+    """Before the visit of rows[order[s]]: asks for rows that follow."""
+    cdef const Row* row
+    cdef int64_t line, size
+    ahead.bytes -= min(<int64_t>row_size(rows[order[s]].length, value_size), <int64_t>BYTES_OF_ROW)
+    if ahead.place <= s:
+        ahead.place = s + 1
+        ahead.bytes = 0
+    while ahead.bytes < BYTES_AHEAD and ahead.place < end and ahead.place < s + ROWS_AHEAD:
+        if ahead.place + 4 < end:
+            prefetch(&rows[order[ahead.place + 4]])
+        row = &rows[order[ahead.place]]
+        size = min(<int64_t>row_size(row.length, value_size), <int64_t>BYTES_OF_ROW)
+        for line in range(0, size, 64):
+            prefetch(<const void*>(row.data + <uint64_t>line))
+        ahead.bytes += size
+        ahead.place += 1
 
 
 cdef inline double row_dot(const double* w, const int32_t* index, const value_t* value, Py_ssize_t n) noexcept nogil:

@@ -20,7 +20,7 @@ assert STATE.itemsize == _multiclass.STATE_BYTES and NODE.itemsize == _multiclas
 SHARES, SMALLEST_SHARE = 16, 1 << 18
 FIRST_VIOLATION, COOLING = 1.0, 0.1
 # Loops over the active rows end after this many full ones' worth of work.
-MOST_EFFORT = 5.0
+MOST_EFFORT = 2.0
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
 
