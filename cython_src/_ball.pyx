@@ -6,8 +6,9 @@ The problem is that of the squared hinge loss,
     max_a  sum_i (a_i - d_i a_i^2 / 2) - w.w / 2,    w = sum_i a_i y_i x_i,    a_i >= 0,    d_i = 1 / (2 C_i)
 
 Row i stands for the point p_i = (y_i x_i, sqrt(d_i) e_i), whose last part has a direction of its own for every row. The
-centre of the smallest ball around such points is c = sum_i b_i p_i with b_i >= 0, sum_i b_i = 1, and any such b gives the
-dual point a = b / |c|^2, of value 1 / (2 |c|^2). Only the first part of c is kept, as scale v, and |.|^2 of the second.
+centre of the smallest ball around such points is c = sum_i b_i p_i with b_i >= 0, sum_i b_i = 1, and any such b gives
+the dual point a = b / |c|^2, of value 1 / (2 |c|^2). Only the first part of c is kept, as scale v, and |.|^2 of the
+second.
 
 A row at distance d from c that is not inside the ball of radius R moves it (Algorithm 1):
 
@@ -19,13 +20,12 @@ sum_i z_i q_i with z >= 0, sum_i z_i = 1, for which
 
     r(z) = z_0 R + sqrt(V - z_0 (1 - z_0) R^2),    V = sum_i z_i G_ii - z.G z
 
-is largest; that is then the new radius. For a given r, sum_i z_i (G_ii - r_i^2) - z.G z with r_0 = r - R, r_i = r is made
-largest by steps along pairs of z; then r = r(z), and so on until r stays.
+is largest; that is then the new radius. For a given r, sum_i z_i (G_ii - r_i^2) - z.G z with r_0 = r - R, r_i = r is
+made largest by steps along pairs of z; then r = r(z), and so on until r stays.
 """
 
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memset
 
 from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, row_features, row_square, value_t, values_offset
 
@@ -68,10 +68,11 @@ def visit(
     const Row[::1] rows, const int32_t[::1] order, State[::1] states, Row[::1] held, double[::1] v, double bias,
     const double[::1] signs, const double[::1] slacks, double[::1] spread, double[:, ::1] work, const value_t[::1] kind
 ):
-    """Visits rows[order] once, changing v and the state; rows outside wait in held, if that has space for more than one.
+    """Visits rows[order] once, changing v and the state; rows outside wait in held, if that has space for more than
+    one.
 
-    signs[code] = y; slacks[0] is d_i of rows with y < 0, slacks[1] of the others. spread: zeros, a number a feature, and
-    work: (L + 1, L + 6), both empty where held has one place. kind is any array of the value type.
+    signs[code] = y; slacks[0] is d_i of rows with y < 0, slacks[1] of the others. spread: zeros, a number a feature,
+    and work: (L + 1, L + 6), both empty where held has one place. kind is any array of the value type.
     """
     cdef State* state = &states[0]
     cdef const Row* row
@@ -128,7 +129,7 @@ cdef void enclose(
 ) noexcept nogil:
     cdef int64_t n = state.held + 1, size = work.shape[0], i, j, k, last = v.shape[0] - 1
     cdef double[:, ::1] G = work  # G[i, j], then behind it z, the gradient by z, p_i.c, y_i
-    cdef double y, value, total, centre = state.square + state.slack, moved = 0, inner = 0, r
+    cdef double y, value, centre = state.square + state.slack, moved = 0, inner = 0, r
     cdef const int32_t* features
     cdef const value_t* values
     cdef int64_t z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
@@ -173,8 +174,9 @@ cdef void enclose(
 cdef double smallest_ball(
     double R, int64_t n, double[:, ::1] work, int64_t z, int64_t gradient, int64_t linear
 ) noexcept nogil:
-    """z of the smallest ball around the ball of radius R and the points 1 .. n-1; returns a radius that holds them all."""
-    cdef int64_t i, j, farthest = 1, up, down, round
+    """z of the smallest ball around the ball of radius R and the points 1 .. n-1; returns a radius that holds them
+    all."""
+    cdef int64_t i, j, farthest = 1, up, down
     cdef double V, inner, r, before, change, bend, step, largest
     for i in range(2, n):
         if work[i, i] > work[farthest, farthest]:
@@ -185,7 +187,7 @@ cdef double smallest_ball(
     work[farthest, z] = max(step, 0.0)
     work[0, z] = 1 - work[farthest, z]
     r = 0
-    for round in range(ROUNDS):
+    for _ in range(ROUNDS):
         V = inner = 0
         for i in range(n):
             for j in range(n):

@@ -1,7 +1,7 @@
 """The sequential dual method for two direct multi-class SVMs (Keerthi et al., KDD 2008).
 
-Weights W = (w_1, ..., w_k), e_i^m = 1 where m is not y_i, else 0; C_i is that of the class y_i. With -B b every row has one
-more feature of value b, whose weights are the last row of W.
+Weights W = (w_1, ..., w_k), e_i^m = 1 where m is not y_i, else 0; C_i is that of the class y_i. With -B b every row has
+one more feature of value b, whose weights are the last row of W.
 
 Crammer-Singer (Algorithm 2.1):
 
@@ -17,7 +17,8 @@ Weston-Watkins (Algorithm 3.1):
 
 One step makes the dual largest in all variables of one row, exactly, A = x_i.x_i, g^m = w_m.x_i + e_i^m:
 
-    CS  a^m = U^m - max(0, D^m - b) / A,  D^m = g^m - A (a^m - U^m),  sum_m max(0, D^m - b) = A C_i,   U = C_i at y_i, else 0
+    CS  a^m = U^m - max(0, D^m - b) / A,  D^m = g^m - A (a^m - U^m),  sum_m max(0, D^m - b) = A C_i,
+        U = C_i at y_i, else 0
     WW  a^m = min(C_i, max(0, t^m - s)),  t^m = a^m + (1 - (w_{y_i} - w_m).x_i) / A + sum_n a^n,  s = sum_m a^m
 
 Only nonzero a are kept, as lists: head[place of the row] is its first node, nodes are (class, value, next).
@@ -25,13 +26,12 @@ Only nonzero a are kept, as lists: head[place of the row] is its first node, nod
 
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memset
 
 from _sparse cimport Ahead, Row, look_ahead, row_features, value_t, values_offset
 
 
-# As multiclass.STATE. linear: the linear part of the dual; losses: met on the way; violation: the largest of a loop; effort:
-# values g computed; free: first node of the list of free ones, n_free: how many there are.
+# As multiclass.STATE. linear: the linear part of the dual; losses: met on the way; violation: the largest of a loop;
+# effort: values g computed; free: first node of the list of free ones, n_free: how many there are.
 cdef packed struct State:
     double linear
     double losses
@@ -191,7 +191,9 @@ cdef inline double solve_ww(
     return violation
 
 
-cdef inline bint is_settled(const double* alphas, const int32_t* classes, int64_t count, double C, bint weston) noexcept nogil:
+cdef inline bint is_settled(
+    const double* alphas, const int32_t* classes, int64_t count, double C, bint weston
+) noexcept nogil:
     """Whether a row needs no visit in loops over the active ones: no alpha is free, or two have the size of C."""
     cdef int64_t c, n = 0
     cdef double a
@@ -204,7 +206,8 @@ cdef inline bint is_settled(const double* alphas, const int32_t* classes, int64_
 
 
 cdef inline void store(
-    int32_t slot, int32_t[::1] head, Node[::1] nodes, State* state, double* alphas, const int32_t* classes, int64_t count
+    int32_t slot, int32_t[::1] head, Node[::1] nodes, State* state, double* alphas, const int32_t* classes,
+    int64_t count
 ) noexcept nogil:
     """Makes a list of the nonzero alphas of a row, which are among these classes (some twice), and sets them to 0."""
     cdef int32_t node = head[slot], following
@@ -235,9 +238,9 @@ def loop(
 ):
     """Visits rows[order[start .. active-1]], changing W, head, nodes and the state.
 
-    costs[m] is C of class m. full: all classes of all rows, else those with nonzero alphas (WW: with free ones), and rows
-    that need no more visits leave the first `active` entries of order. numbers: zeros (3, k), and classes (2, 2 k + 1), for
-    work. Stops where fewer than 2 k nodes are free. kind is any array of the value type.
+    costs[m] is C of class m. full: all classes of all rows, else those with nonzero alphas (WW: with free ones), and
+    rows that need no more visits leave the first `active` entries of order. numbers: zeros (3, k), and classes (2, 2 k
+    + 1), for work. Stops where fewer than 2 k nodes are free. kind is any array of the value type.
     Returns (the place it stopped at, the new number of active rows).
     """
     cdef State* state = &states[0]
@@ -246,7 +249,7 @@ def loop(
     cdef const value_t* values
     cdef int64_t s = start, n, k = W.shape[1], last = W.shape[0] - 1, c, count, listed, changed
     cdef int32_t slot, y, m, node
-    cdef double A, C, violation, change, total, loss
+    cdef double A, C, violation, change, total
     cdef double* scores = &numbers[0, 0]
     cdef double* alphas = &numbers[1, 0]
     cdef double* new = &numbers[2, 0]
@@ -405,8 +408,8 @@ def chosen_rows(
 def pack(
     const int32_t[::1] head, const Node[::1] nodes, int32_t[::1] counts, int32_t[::1] labels, double[::1] values
 ):
-    """The lists of rows one behind the other: how many nonzero alphas each has, their classes and values. Returns how many
-    there are in all, which is all that is found out where labels is empty."""
+    """The lists of rows one behind the other: how many nonzero alphas each has, their classes and values. Returns how
+    many there are in all, which is all that is found out where labels is empty."""
     cdef int64_t r, n = 0
     cdef int32_t node
     with nogil:

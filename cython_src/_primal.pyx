@@ -9,14 +9,14 @@ Step t, with a batch B of rows (Shalev-Shwartz et al., ICML 2007; the overview b
     w <- (1 - 1/t) w + l / (t |B|) sum over i in B with y_i w.x_i < 1 of C_i y_i x_i
     w <- min(1, r / |w|) w,    r^2 = sum_i C_i    (1 / lambda, where all C_i are C)
 
-w is kept as scale v, so that a step costs the nonzeros of its rows; the sum of the w averaged is kept as averaging v + u
-for the same reason. With -B b every row has one more feature of value b, whose weight is the last entry of v.
+w is kept as scale v, so that a step costs the nonzeros of its rows; the sum of the w averaged is kept as averaging v +
+u for the same reason. With -B b every row has one more feature of value b, whose weight is the last entry of v.
 
-After the first step w = sum_i alpha_i y_i x_i, where a step multiplies all alphas by (1 - 1/t) and by the projection and
-then adds l / (t |B|) C_i to those of the rows it used. The state carries sum_i alpha_i and a bound on alpha_i / C_i
-(largest = that of all passes before, plus that of the visits of this pass, of which a row has one), so that alpha / bound
-is a point of the dual, max sum_i alpha_i - w.w / 2 over 0 <= alpha_i <= C_i, and its value a lower bound of the optimum.
-"""
+After the first step w = sum_i alpha_i y_i x_i, where a step multiplies all alphas by (1 - 1/t) and by the projection
+and then adds l / (t |B|) C_i to those of the rows it used. The state carries sum_i alpha_i and a bound on alpha_i / C_i
+(largest = that of all passes before, plus that of the visits of this pass, of which a row has one), so that alpha /
+bound is a point of the dual, max sum_i alpha_i - w.w / 2 over 0 <= alpha_i <= C_i, and its value a lower bound of the
+optimum. """
 
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -27,9 +27,10 @@ from _sparse cimport Ahead, Row, mix, look_ahead, row_axpy, row_dot, row_feature
 cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
 
-# As primal.STATE. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above; averaging,
-# averaged: the sum of scale over the steps averaged, and their number; losses: met on the way; radius_square: r^2;
-# n_rows: l. Of the batch under way: pending rows, touched features of the sum that it will add, costs of the rows in it.
+# As primal.STATE. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above;
+# averaging, averaged: the sum of scale over the steps averaged, and their number; losses: met on the way;
+# radius_square: r^2; n_rows: l. Of the batch under way: pending rows, touched features of the sum that it will add,
+# costs of the rows in it.
 cdef packed struct State:
     double t
     double scale
@@ -61,8 +62,8 @@ cdef inline void multiply(State* state, double factor) noexcept nogil:
 
 
 cdef inline void settle_average(State* state, double[::1] v, double[::1] u) noexcept nogil:
-    """What has been averaged no longer depends on v. Long rows, whose projections shrink w again and again, would otherwise
-    make averaging v and u large and opposite."""
+    """What has been averaged no longer depends on v. Long rows, whose projections shrink w again and again, would
+    otherwise make averaging v and u large and opposite."""
     cdef Py_ssize_t k
     for k in range(u.shape[0]):
         u[k] += state.averaging * v[k]
@@ -150,9 +151,9 @@ def visit(
     """Visits rows[order], one step for every `batch` of them; changes v, u and the state.
 
     batch: 1 a row, > 1 at most as many (l known: as even as can be), 0 none, until end_batch is called. growing: l is
-    the number of rows so far. u is empty where nothing is averaged; gradient, touched and marks (a number a feature, all
-    zero between batches) are empty where batch = 1. signs[code] = y; costs[0] is C_i of rows with y < 0, costs[1] of the
-    others. kind is any array of the value type.
+    the number of rows so far. u is empty where nothing is averaged; gradient, touched and marks (a number a feature,
+    all zero between batches) are empty where batch = 1. signs[code] = y; costs[0] is C_i of rows with y < 0, costs[1]
+    of the others. kind is any array of the value type.
     """
     cdef State* state = &states[0]
     cdef const Row* row
@@ -220,12 +221,12 @@ cdef inline void touch(
 
 cdef inline int64_t batch_size(State* state, int64_t batch, bint growing) noexcept nogil:
     """Of the batch under way: l rows go into as few batches as can be, the first of which are larger by one."""
-    cdef int64_t l, n_batches
+    cdef int64_t n_rows, n_batches
     if growing:
         return batch
-    l = <int64_t>state.n_rows
-    n_batches = (l + batch - 1) // batch
-    return l // n_batches + (state.n_batches % n_batches < l % n_batches)
+    n_rows = <int64_t>state.n_rows
+    n_batches = (n_rows + batch - 1) // batch
+    return n_rows // n_batches + (state.n_batches % n_batches < n_rows % n_batches)
 
 
 def random_start(double[::1] v, uint64_t seed, double norm):

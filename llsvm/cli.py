@@ -121,8 +121,8 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
 @click.option("-s", "--solver", default="dual", show_default=True, metavar="SOLVER",
               help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper), "
-                   "shrink (the LLSVM paper: one pass over the text), pegasos (stochastic sub-gradient descent), stream "
-                   "(StreamSVM: one pass, the smallest ball).")
+                   "shrink (the LLSVM paper: one pass over the text), pegasos (stochastic sub-gradient descent), "
+                   "stream (StreamSVM: one pass, the smallest ball), cs (4, Crammer-Singer), ww (Weston-Watkins).")
 @click.option("-c", "--cost", type=float, default=1.0, show_default=True, help="C, the price of a margin violation.")
 @click.option("-e", "--tolerance", type=float, show_default="1e-3; shrink: 0.01",
               help="Stop at this relative duality gap (certified); shrink: at this relative change of the dual; "

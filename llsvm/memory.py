@@ -89,8 +89,8 @@ def promised(memory: int) -> int:
 
 
 def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2) -> int:
-    """The weights: w, the snapshot that is being certified, the best one, or so many vectors a column; at the end all of
-    them, also sorted, and the ids."""
+    """The weights: w, the snapshot that is being certified, the best one, or so many vectors a column; at the end all
+    of them, also sorted, and the ids."""
     return 8 * (n_features + 1) * (vectors * columns + 2)
 
 

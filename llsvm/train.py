@@ -32,8 +32,8 @@ class Config:
 
     bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
     takes, None not said; exact: the exact variant of a one-pass solver; certify: look at all rows for a certificate.
-    Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss; average: of w.
-    Of stream: lookahead, rows enclosed together. said: options that were given by name, whatever their value.
+    Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss;
+    average: of w. Of stream: lookahead, rows enclosed together. said: options given by name, whatever their value.
     """
 
     solver: str = "dual"
@@ -124,7 +124,7 @@ def reads_once(config: Config) -> bool:
 
 
 def wants_one_pass(config: Config) -> bool:
-    """Whether a solver that could make more passes is asked for one, and for nothing that text tells only at its end."""
+    """Whether a solver that could make more passes is asked for one, and nothing that text tells only at its end."""
     blind = config.batch and config.init == "zero" and not config.weights and not config.balanced
     return solvers.find(config.solver).many_passes is not None and config.max_passes == 1 and bool(blind)
 

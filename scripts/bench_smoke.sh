@@ -24,3 +24,5 @@ say python reproduce_block.py --output "$work" --passes 3 --blocks 4 --block-cou
 say python reproduce_pegasos.py --output "$work" --batch 50 --steps 20 --starts 2 --batches 1,10 --passes 1,2,4 \
     --reference 1e-3 "$work/sample.train.txt"
 say python bench_primal.py --repeat 1 "$work/dense.txt"
+say python bench_multiclass.py --repeat 1 "$work/digits.txt"
+say python reproduce_sdm.py --output "$work" --partitions 2 --costs 0.01,0.1 --reference 1e-3 "$work/digits.txt"

@@ -30,13 +30,14 @@ class Command(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a child took, in seconds (cpu: user and system, all threads) and bytes, and what it said."""
+    """What a child took, in seconds (cpu: user and system, all threads) and bytes, what it said, and when it ended."""
 
     wall: float
     cpu: float
     peak: int
     output: str
     errors: str
+    ended: float
 
 
 class Runs(list):
@@ -71,12 +72,12 @@ def run(command: Command) -> Run:
         began = time.perf_counter()
         child = subprocess.Popen(command.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
         _, status, usage = os.wait4(child.pid, 0)
-        wall = time.perf_counter() - began
+        wall, ended = time.perf_counter() - began, time.time()
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
         cpu, peak = usage.ru_utime + usage.ru_stime, _bytes(usage.ru_maxrss)
-        result = Run(wall, cpu, peak, output.read(), errors.read())
+        result = Run(wall, cpu, peak, output.read(), errors.read(), ended)
     if child.returncode != command.exit_code or command.complaint not in result.errors:
         sys.exit(f"{' '.join(command.words)}\nended with exit code {child.returncode}: {result.errors}")
     return result
@@ -156,7 +157,7 @@ def llsvm(program: str, options: argparse.Namespace) -> list[str]:
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="*", help="LIBSVM text with two numeric labels")
+    parser.add_argument("data", nargs="*", help="LIBSVM text with numeric labels")
     parser.add_argument("--shape", action="append", choices=["text", "dense", "trigram", "few"],
                         help="data made by make_data.py, in a temporary directory; may be repeated")  # fmt: skip
     parser.add_argument("--size", default="300M", help="bytes of each shape (default 300M)")

@@ -63,24 +63,6 @@ class Point(NamedTuple):
 # --- what runs in processes apart and changes llsvm there
 
 
-class Replaced:
-    """Stands in for something of llsvm, and knows whether it was ever asked: else the experiment would be none."""
-
-    def __init__(self, owner, name, substitute):
-        self._name, self._substitute, self._asked = f"{owner.__name__}.{name}", substitute, False
-        getattr(owner, name)
-        setattr(owner, name, lambda *arguments: self._ask(arguments))
-
-    def _ask(self, arguments):
-        self._asked = True
-        return self._substitute(*arguments)
-
-    def check(self, result):
-        if not self._asked:
-            raise RuntimeError(f"llsvm no longer uses {self._name}, which this script replaces")
-        return result
-
-
 def split_in_order(text, target, n_blocks, threads, n_rows):
     """As trials.split, but block j is the j-th part of the rows."""
     from llsvm import _blockset
@@ -97,7 +79,7 @@ def split_in_order(text, target, n_blocks, threads, n_rows):
                                 sizes[own])  # fmt: skip
         return row, full if full < 0 else block
 
-    replaced = Replaced(_blockset, "scatter", scatter_in_order)
+    replaced = trials.Replaced(_blockset, "scatter", scatter_in_order)
     return replaced.check(trials.split(text, target, n_blocks, threads))
 
 
@@ -112,7 +94,7 @@ def follow_in_order(*arguments):
             for block in np.unique(solver.blocks.chunk_block):
                 yield solver.blocks.block_chunks(block).tolist()
 
-    replaced = Replaced(dual_cd.Blocks, "_plan", plan)
+    replaced = trials.Replaced(dual_cd.Blocks, "_plan", plan)
     return replaced.check(trials.follow(*arguments))
 
 
@@ -129,8 +111,8 @@ def uncompressed(function, *arguments):
             raise ValueError(f"{where}: wrong checksum")
         return data
 
-    Replaced(blockset.Codec, "compress", compress)
-    replaced = Replaced(blockset.Codec, "decompress", decompress)
+    trials.Replaced(blockset.Codec, "compress", compress)
+    replaced = trials.Replaced(blockset.Codec, "decompress", decompress)
     result = function(*arguments)
     return replaced.check(result) if function is trials.follow else result
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import peers
 from figures import Panel, publish
 from judging import separate_process
-from reproducing import Dataset, add_skip, make_parser, parse_options
+from reproducing import Dataset, add_class, add_skip, make_parser, parse_options
 
 OURS, THEIRS, PEGASOS = "llsvm -s shrink -B 1", "LIBLINEAR -s 3 -B 1", "llsvm -s pegasos -B 1"
 BLOCK = "llsvm -s block -B 1"
@@ -294,6 +294,7 @@ def reproduce(experiment):
 
 def read_options():
     parser = make_parser(__doc__)
+    add_class(parser)
     add_skip(parser, PARTS)
     peers.add_peer(parser)
     parser.add_argument("--unscale", type=float, default=1.0, metavar="FACTOR", help="multiply all values by this")

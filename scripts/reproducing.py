@@ -189,14 +189,18 @@ def make_parser(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path, help="LIBSVM text for training, plain or compressed")
     parser.add_argument("--test", type=Path, help="its test data (default: .test. in place of .train. in its name)")
-    parser.add_argument("--class", dest="chosen", metavar="LABEL",
-                        help="of more than two, the one against the rest (default 8, or the last)")  # fmt: skip
     parser.add_argument("--output", default=".", metavar="DIR", help="where the figures go (default: here)")
     parser.add_argument("--threads", type=int, help="of llsvm (default: all cores); LIBLINEAR has one")
     return parser
 
 
+def add_class(parser):
+    parser.add_argument("--class", dest="chosen", metavar="LABEL",
+                        help="of more than two, the one against the rest (default 8, or the last)")  # fmt: skip
+
+
 def add_two_class_options(parser):
+    add_class(parser)
     parser.add_argument("--hold-out", type=int, metavar="N",
                         help="without test data: every N-th row is for testing, not for training")  # fmt: skip
     parser.add_argument("--reference", type=float, default=1e-6, metavar="GAP",

@@ -25,6 +25,24 @@ class Trial(NamedTuple):
     where: str  # the rows were: in memory, on disk, or read once
 
 
+class Replaced:
+    """Stands in for something of llsvm, and knows whether it was ever asked: else the experiment would be none."""
+
+    def __init__(self, owner, name, substitute):
+        self._name, self._substitute, self._asked = f"{owner.__name__}.{name}", substitute, False
+        getattr(owner, name)
+        setattr(owner, name, lambda *arguments: self._ask(arguments))
+
+    def _ask(self, arguments):
+        self._asked = True
+        return self._substitute(*arguments)
+
+    def check(self, result):
+        if not self._asked:
+            raise RuntimeError(f"llsvm no longer uses {self._name}, which this script replaces")
+        return result
+
+
 def follow(path, settings, target, most_passes, most_seconds=float("inf"), before_pass=None):
     """Trains with these settings of train.Config; target: where the weights go, a number added for each pass.
 

@@ -247,8 +247,8 @@ def test_a_block_set_is_the_algorithm_in_a_random_order(two, fit, visits, lookah
 
 
 def radii_so_far(X):
-    """The bias of -B R, row by row and at the end: the largest norm so far, where that has grown by a tenth; 1 as long as
-    all rows are empty."""
+    """The bias of -B R, row by row and at the end: the largest norm so far, where that has grown by a tenth; 1 as
+    long as all rows are empty."""
     norms, radius, result = np.sqrt(X.multiply(X).sum(1)).A1.astype(np.float32).astype(float), 0.0, []
     for norm in norms:
         if norm > 1.1 * radius or not radius:

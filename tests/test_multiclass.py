@@ -131,8 +131,8 @@ def test_small_problems_are_those_of_a_dense_qp(tmp_path, solver):
 
 
 def dense_dual(X, y, C, weston):
-    """The optimum of either problem: alphas a_i^m >= 0 of the classes m that are not y_i, by row at most C in all (CS) or
-    each (WW); w_{y_i} gains them, w_m loses them."""
+    """The optimum of either problem: alphas a_i^m >= 0 of the classes m that are not y_i, by row at most C in all (CS)
+    or each (WW); w_{y_i} gains them, w_m loses them."""
     n_classes = max(y) + 1
     pairs = [(row, m) for row in range(len(y)) for m in range(n_classes) if m != y[row]]
     basis = np.zeros((len(pairs), n_classes, X.shape[1]))
@@ -142,8 +142,9 @@ def dense_dual(X, y, C, weston):
     by_row = np.array([[row == own for row, _ in pairs] for own in range(len(y))], float)
     limits = () if weston else [scipy.optimize.LinearConstraint(by_row, -np.inf, C)]
     found = scipy.optimize.minimize(
-        lambda a: 0.5 * a @ Q @ a - a.sum(), np.zeros(len(pairs)), jac=lambda a: Q @ a - 1, bounds=[(0, C)] * len(pairs),
-        constraints=limits, method="L-BFGS-B" if weston else "SLSQP", options={"maxiter": 20000, "ftol": 1e-14},
+        lambda a: 0.5 * a @ Q @ a - a.sum(), np.zeros(len(pairs)), jac=lambda a: Q @ a - 1,
+        bounds=[(0, C)] * len(pairs), constraints=limits, method="L-BFGS-B" if weston else "SLSQP",
+        options={"maxiter": 20000, "ftol": 1e-14},
     )  # fmt: skip
     return -found.fun
 
@@ -162,7 +163,8 @@ def test_a_class_that_is_done_costs_no_more_work(tmp_path):
     rng = np.random.default_rng(3)
     X, y = rng.integers(-8, 9, (300, 12)) / 8.0, rng.integers(0, 3, 300)
     X[:, 0] = np.where(y == 0, 4.0, -4.0)
-    fitted = Fitted(write_text(tmp_path / "easy.txt", scipy.sparse.csr_matrix(X), y), solver="dual", tolerance=1e-5, C=10)
+    path = write_text(tmp_path / "easy.txt", scipy.sparse.csr_matrix(X), y)
+    fitted = Fitted(path, solver="dual", tolerance=1e-5, C=10)
     assert fitted.passes[0].visits >= 3 * 300
     assert all(stats.visits < fitted.passes[0].visits for stats in fitted.passes[-3:])
 
@@ -208,7 +210,8 @@ def test_blocks_and_sorted_input_do_not_change_the_answer(many, tmp_path, solver
     order = np.argsort(labels, kind="stable")
     text = write_text(tmp_path / "sorted.txt", X[order], [labels[row] for row in order])
     memory = LARGE if place == "memory" else X.nnz * 8
-    values = [Fitted(split(text, n), solver=solver, memory=memory, tolerance=1e-4).outcome.certificate for n in (40, 77)]
+    options = {"solver": solver, "memory": memory, "tolerance": 1e-4}
+    values = [Fitted(split(text, n), **options).outcome.certificate for n in (40, 77)]
     assert all(one.dual <= other.primal for one, other in itertools.permutations(values, 2))
 
 
@@ -220,7 +223,8 @@ def test_two_classes_work_too(tmp_path, solver):
     labels = [str(y) for y in rows.y]
     theirs = liblinear_weights(rows.X, labels, 4)
     classes = list(dict.fromkeys(labels))
-    assert fitted.outcome.certificate.primal == pytest.approx(direct_primal(rows.X, labels, classes, theirs, False), rel=1e-5)
+    expected = direct_primal(rows.X, labels, classes, theirs, weston=False)
+    assert fitted.outcome.certificate.primal == pytest.approx(expected, rel=1e-5)
     assert fitted.model.labels == ["1", "-1"] and fitted.model.n_columns == 2
     w = fitted.w(rows.X)
     assert ((rows.X @ w).argmax(1) == (rows.y < 0)).mean() > 0.9

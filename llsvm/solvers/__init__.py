@@ -13,8 +13,8 @@ class Solver:
     """A row of the table.
 
     `in_memory` and `streaming` build the object whose passes() trains, from a two-class problem and its data; a solver
-    without `in_memory` always streams. `many_in_memory` and `many_streaming` do for more classes. `one_pass` builds it from a stream of rows of any number of classes that are read
-    once, the two others being its exact variant, if any; `many_passes` from a stream that can be read again and again.
+    without `in_memory` always streams. `many_in_memory` and `many_streaming` do for more classes.
+    `one_pass` builds it from a stream of rows of any number of classes that are read once, the two others being its exact variant, if any; `many_passes` from a stream that can be read again and again.
     `options` are those that not every solver has; `measure` is what its tolerance is of.
     """
 
@@ -55,8 +55,8 @@ SOLVERS = {
                "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, dual_many.InMemory,
                dual_many.Streaming, shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,
                measure="change of the dual"),
-        Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL", False,
-               one_pass=primal.Pegasos, many_passes=primal.Pegasos,
+        Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
+               False, one_pass=primal.Pegasos, many_passes=primal.Pegasos,
                options=("batch", "init", "hold_t", "average", "certify"), measure="change of the primal"),
         Solver("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
                "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream, options=("lookahead", "certify")),

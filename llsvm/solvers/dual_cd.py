@@ -79,7 +79,7 @@ class DualCD:
         )
 
     def _solve(self, table, order, inner: int, count_from: int) -> None:
-        """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds in them."""
+        """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
         active, fresh = len(order), True
         for _ in range(inner or MOST_SWEEPS):
             active = self._sweep(table, order, active, count_from, shrink=not inner, fresh=fresh)

@@ -183,8 +183,8 @@ class InMemory(Many):
 
 
 class Streaming(Many):
-    """Rows from disk: all problems visit a group of chunks while it is in memory; between passes they sweep the rows that
-    are active in one of them. See exact.py and docs/out-of-core.md."""
+    """Rows from disk: all problems visit a group of chunks while it is in memory; between passes they sweep the rows
+    that are active in one of them. See exact.py and docs/out-of-core.md."""
 
     def __init__(self, stream, config, squared_loss: bool = False):
         super().__init__(stream, config, squared_loss)

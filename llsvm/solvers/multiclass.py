@@ -162,7 +162,8 @@ class Direct:
         shares = [share for share in np.array_split(rows, n_shares) if len(share)]
 
         def loss(share):
-            return _multiclass.losses(share, W, self.bias, self._costs, self.weston, np.empty(self._n_classes), self._kind)
+            scores = np.empty(self._n_classes)
+            return _multiclass.losses(share, W, self.bias, self._costs, self.weston, scores, self._kind)
 
         return sum((self._pool.map if len(shares) > 1 else map)(loss, shares))
 

@@ -1,8 +1,9 @@
 """One problem a class, each against the rest, all fed from one stream; one problem for two classes.
 
-A stream of text tells its labels, features and largest norm only while it is read. So a machine without a positive class
-stands for all classes not met yet: they have seen nothing but negative rows, so that the machine of a class that turns up
-begins as a copy of it. As long as there are two classes one machine serves: that of the second is its mirror image.
+A stream of text tells its labels, features and largest norm only while it is read. So a machine without a positive
+class stands for all classes not met yet: they have seen nothing but negative rows, so that the machine of a class that
+turns up begins as a copy of it. As long as there are two classes one machine serves: that of the second is its
+mirror image.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def n_columns(n_labels: int) -> int:
 class OneVsRest:
     """What solvers of any number of classes have in common.
 
-    A machine is one problem: the rows of class `positive` (-1: of none) against all others. It has `problem`, `dual`, and
-    grow(n_features), set_labels(n_labels), set_costs(of negative rows, of positive ones), set_bias(bias);
-    turn_into(other, sign) to make another the same point, with y exchanged where sign = -1; begin_look(), look(rows) to be
-    summed over all rows, end_look(sum) -> Certificate; now(), its weights, and take_w() to give them up. `vectors` of the
-    size of w it holds.
+    A machine is one problem: the rows of class `positive` (-1: of none) against all others. It has `problem`, `dual`,
+    and grow(n_features), set_labels(n_labels), set_costs(of negative rows, of positive ones), set_bias(bias);
+    turn_into(other, sign) to make another the same point, with y exchanged where sign = -1; begin_look(), look(rows) to
+    be summed over all rows, end_look(sum) -> Certificate; now(), its weights, and take_w() to give them up. `vectors`
+    of the size of w it holds.
     """
 
     machine_type, vectors = None, 2

@@ -35,7 +35,8 @@ class Machine:
         self._growing = True
         n_batch = 0 if config.batch == 1 else 1
         self._v, self._u = np.zeros(1), np.zeros(int(config.average))
-        self._gradient, self._marks, self._touched = np.zeros(n_batch), *(np.zeros(n_batch, t) for t in (np.uint8, "i4"))
+        self._gradient, self._marks = np.zeros(n_batch), np.zeros(n_batch, np.uint8)
+        self._touched = np.zeros(n_batch, np.int32)
         self._snapshot = self._best_w = self._primal = None
         self.dual = 0.0
 
@@ -57,7 +58,7 @@ class Machine:
         self.problem.box[:, 0] = negative, positive
 
     def set_bias(self, bias: float) -> None:
-        """w is the sum of alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
+        """w is sum alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
         if self.problem.bias and bias != self.problem.bias:
             for vector in (self._v, self._u, self._gradient):
                 vector[-1:] *= bias / self.problem.bias
@@ -161,8 +162,8 @@ class Machine:
 class Pegasos(OneVsRest):
     """Passes over a stream, each looked at: in memory right after it, from disk during the next one.
 
-    The average begins anew in the middle of the first pass and with passes 2, 4, 8, ...; of text that is read once it is
-    that of all steps.
+    The average begins anew in the middle of the first pass and with passes 2, 4, 8, ...; of text that is read once it
+    is that of all steps.
     """
 
     machine_type = Machine
