@@ -106,9 +106,9 @@ cdef inline double solve_cs(
     double* new
 ) noexcept nogil:
     """The best alphas of these classes, y among them; returns how far the old ones were from it (v of the paper)."""
-    cdef int64_t c, members = count, before = -1
+    cdef int64_t c, members
     cdef int32_t m
-    cdef double g, highest = -INFINITY, lowest = INFINITY, total, threshold, D
+    cdef double g, highest = -INFINITY, lowest = INFINITY, largest = -INFINITY, total, threshold, higher, others = 0
     for c in range(count):
         m = classes[c]
         g = scores[m] + (m != y)
@@ -116,23 +116,29 @@ cdef inline double solve_cs(
         if alphas[m] < (C if m == y else 0.0):
             lowest = min(lowest, g)
         new[m] = g - A * (alphas[m] - (C if m == y else 0.0))
+        largest = max(largest, new[m])
     if highest - lowest <= 1e-12:
         return 0
+    # With D less its largest, so that small differences count. Those above the threshold alone determine it: it rises,
+    # and there are ever fewer of them, but the largest is always one.
     threshold = -INFINITY
-    while members != before:  # those above the threshold alone count for it, of which there are ever fewer
-        before = members if threshold > -INFINITY else -1
+    while True:
         members = 0
         total = -A * C
         for c in range(count):
-            D = new[classes[c]]
-            if D > threshold:
-                total += D
+            if new[classes[c]] - largest > threshold:
+                total += new[classes[c]] - largest
                 members += 1
-        if members:
-            threshold = total / members
+        higher = total / members if members else threshold
+        if not higher > threshold:
+            break
+        threshold = higher
     for c in range(count):
         m = classes[c]
-        new[m] = (C if m == y else 0.0) - max(0.0, new[m] - threshold) / A
+        if m != y:
+            new[m] = -max(0.0, new[m] - largest - threshold) / A
+            others += new[m]
+    new[y] = min(C, -others)
     return highest - lowest
 
 

@@ -15,8 +15,8 @@ cdef extern from *:
 
 cdef enum:
     SHORT_ROW = 64
-    # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to guess
-    # the rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with 256 bytes of the eighth row ahead.
+    # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to
+    # guess the rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with 256 bytes of the eighth row ahead.
     BYTES_AHEAD = 2560
     BYTES_OF_ROW = 2048
     ROWS_AHEAD = 12

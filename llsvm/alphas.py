@@ -10,35 +10,35 @@ WINDOW = 1 << 15  # numbers read, changed and written together
 
 
 class Packed:
-    """A run of bytes a chunk, of any length: in memory as long as all of them fit, then in a nameless file."""
+    """Bytes by key, as many as one likes: in memory as long as all of them fit, then in a nameless file."""
 
-    GARBAGE = 1 << 20  # bytes of a file that no chunk needs any longer, beside as many as are needed
+    GARBAGE = 1 << 20  # bytes of a file that no key needs any longer, beside as many as are needed
 
     def __init__(self, memory: int):
         self._memory, self._held, self.n_bytes = memory, {}, 0
         self._file, self._end = None, 0
 
-    def read(self, chunk: int) -> bytes:
+    def read(self, key) -> bytes:
         """What was written last; nothing before."""
-        found = self._held.get(chunk, b"")
+        found = self._held.get(key, b"")
         return self._file.read(found[1], found[0]) if self._file and found else found
 
-    def write(self, chunk: int, data: bytes) -> None:
-        before = self._held.get(chunk, b"")
+    def write(self, key, data: bytes) -> None:
+        before = self._held.get(key, b"")
         self.n_bytes += len(data) - (before[1] if self._file and before else len(before))
         if self._file is None and self.n_bytes > self._memory:
             self._move_to_file()
         if self._file is None:
-            self._held[chunk] = data
+            self._held[key] = data
             return
-        self._append(chunk, data)
+        self._append(key, data)
         if self._end > 2 * self.n_bytes + self.GARBAGE:
             self._move_to_file()
 
-    def _append(self, chunk: int, data: bytes) -> None:
+    def _append(self, key, data: bytes) -> None:
         if data:
             self._file.write(data, self._end)
-        self._held[chunk] = (self._end, len(data))
+        self._held[key] = (self._end, len(data))
         self._end += len(data)
 
     def _move_to_file(self) -> None:
@@ -46,8 +46,8 @@ class Packed:
         old, before = Packed(0), self._file
         old._held, old._file = self._held, self._file
         self._held, self._file, self._end = {}, Scratch("alpha"), 0
-        for chunk in old._held:
-            self._append(chunk, old.read(chunk))
+        for key in old._held:
+            self._append(key, old.read(key))
         if before:
             before.close()
 

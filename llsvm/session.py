@@ -116,7 +116,9 @@ def _shortfall(outcome: train.Outcome, config: train.Config) -> str:
     measure, stats = train.measure(config), outcome.stats
     reached = stats.gap if measure == train.GAP or stats.change == float("inf") else stats.change
     what = train.GAP if measure == train.GAP or stats.change == float("inf") else measure
-    at = f"at a relative {what} of {reached:.2e}" if reached < float("inf") else "without a certificate"
+    if reached == float("inf"):
+        return f"no certificate: {outcome.uncertified or 'none was asked for'}"
+    at = f"at a relative {what} of {reached:.2e}"
     if train.has_one_pass(config):
         return f"one pass ended {at}, above the tolerance of {config.tolerance:g}"
     limit = {"passes": "--max-passes", "time": "--time-limit"}[outcome.reason]
@@ -179,7 +181,7 @@ def _weights_said(config: train.Config) -> str:
 
 
 def _summary(outcome: train.Outcome, config: train.Config) -> str:
-    stats, classes = outcome.stats, f" (sum over {outcome.w.shape[1]} classes)" * (outcome.w.shape[1] > 1)
+    stats, classes = outcome.stats, f" (sum over {len(outcome.classes)} classes)" * (len(outcome.classes) > 1)
     if outcome.certificate:
         known = (f"primal objective = {stats.primal:.9g}{classes}\ndual objective = {stats.dual:.9g}{classes}\n"
                  f"relative duality gap = {stats.gap:.3e} (certified)\n")

@@ -8,7 +8,8 @@ Objectives are recomputed from the text in float64 and the model files, by NumPy
 CPU time less that of `train -c 0`, which ends right after loading; for llsvm the time from the first event of its log,
 when the rows are loaded, to the end of the process. "Training" is what llsvm logs as its training, the last certificate
 included. These two of llsvm are those of the last run. "Times as fast" is LIBLINEAR's time over llsvm's. Where others
-use the machine, as LIBLINEAR's waiting shows, no time here means much, and the table says so.
+use the machine, as LIBLINEAR's waiting shows, no time here means much, and the table says so; it cannot tell where only
+the core is taken that LIBLINEAR, with its one thread, does not need.
 """
 
 import json

@@ -2,6 +2,8 @@
 against a dense QP; objectives by NumPy."""
 
 import itertools
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -9,11 +11,13 @@ import scipy.optimize
 import scipy.sparse
 from conftest import make_rows, split, write_text
 from liblinear import liblinearutil
+from test_out_of_core import LAUNCH
 from test_shrink import make_classes, signs_and_costs, weights_of, with_bias
 
 from llsvm import train
 from llsvm.core import DataError
 from llsvm.evaluate import Predictor
+from llsvm.memory import promised
 
 LARGE = 1 << 30
 EXACT = ["dual", "dual-l2", "block", "cs", "ww"]
@@ -268,3 +272,40 @@ def test_predictions_follow_the_largest_score(many, fit):
     model = fit("cs", "memory").model
     predictor = Predictor(model)
     assert predictor.two_class is False and model.solver_type == "MCSVM_CS"
+
+
+# --- small C, random labels: every class of a row has a dual variable
+
+
+def random_labels(path, n_rows, n_classes, seed=5):
+    """Rows of 8 features of 50 that tell nothing of their class."""
+    rng = np.random.default_rng(seed)
+    X = scipy.sparse.random(n_rows, 50, 0.16, "csr", random_state=rng, data_rvs=lambda n: rng.integers(1, 9, n) / 8)
+    return X, write_text(path, X, rng.integers(0, n_classes, n_rows))
+
+
+@pytest.mark.parametrize("memory", [LARGE, 3 << 20])
+@pytest.mark.parametrize("solver", ["cs", "ww"])
+@pytest.mark.parametrize("C", [1e-3, 1e-8])
+def test_classes_that_tie_are_solved(tmp_path, solver, memory, C):
+    """D = g + A C - A a is nearly the same for all classes of a row, so that rounding decides which are above what."""
+    X, path = random_labels(tmp_path / "random.txt", 8000, 60)
+    fitted = Fitted(split(path, 20), solver=solver, C=C, memory=memory, max_passes=3)
+    labels = (tmp_path / "random.txt").read_text().splitlines()
+    labels = [line.split(None, 1)[0] for line in labels]
+    known = fitted.outcome.certificate
+    expected = primal(solver, X, labels, fitted.model.labels, fitted.w(X), C=C)
+    assert known.dual * (1 - 1e-9) <= known.primal == pytest.approx(expected, rel=1e-6)
+    if solver == "cs":  # sum_m a_i^m = 0 for all i
+        np.testing.assert_allclose(fitted.w(X).sum(1), 0, atol=1e-12 * np.abs(fitted.w(X)).sum())
+
+
+@pytest.mark.parametrize("memory", [8, 20, 140])
+@pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
+def test_many_classes_keep_the_promise_about_memory(run, tmp_path, solver, memory):
+    _, path = random_labels(tmp_path / "random.txt", 20_000, 80)
+    blocks = split(path, 16)
+    words = ["-q", "-s", solver, "-c", "0.001", "--max-passes", "2", "--memory", f"{memory}M", blocks, "model"]
+    finished = run(sys.executable, "-c", LAUNCH, 0, "llsvm-train", *words)
+    assert finished.returncode == 0, finished.stderr
+    assert int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]) < promised(memory << 20)

@@ -14,7 +14,8 @@ class Solver:
 
     `in_memory` and `streaming` build the object whose passes() trains, from a two-class problem and its data; a solver
     without `in_memory` always streams. `many_in_memory` and `many_streaming` do for more classes.
-    `one_pass` builds it from a stream of rows of any number of classes that are read once, the two others being its exact variant, if any; `many_passes` from a stream that can be read again and again.
+    `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
+    variant, if any; `many_passes` from a stream that can be read again and again.
     `options` are those that not every solver has; `measure` is what its tolerance is of.
     """
 

@@ -23,6 +23,7 @@ FIRST_VIOLATION, COOLING = 1.0, 0.1
 MOST_EFFORT = 2.0
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
+ROW_BYTES = 64  # of what a visit holds of a row beside its nodes
 
 
 class SparseAlphas:
@@ -35,16 +36,22 @@ class SparseAlphas:
         self.grow()
 
     def grow(self) -> None:
+        """In place: no copy stands beside it."""
         before = len(self.nodes)
-        self.nodes = np.concatenate([self.nodes, np.empty(self._more(), NODE)])
-        after = len(self.nodes)
+        after = min(before + self._more(), self.most_nodes)
+        self.nodes.resize(after, refcheck=False)
         self.nodes["next"][before:after] = np.arange(before + 1, after + 1)
         self.nodes["next"][-1] = self._state["free"][0]
         self._state["free"] = before
         self._state["n_free"] += after - before
 
+    @property
+    def most_nodes(self) -> int:
+        """A visit needs two free ones a class."""
+        return (len(self.head) + 3) * self._n_classes
+
     @classmethod
-    def from_bytes(cls, parts: list[bytes], sizes: list[int], n_classes: int, state: np.ndarray) -> SparseAlphas:
+    def from_bytes(cls, parts, sizes: list[int], n_classes: int, state: np.ndarray) -> SparseAlphas:
         """Of rows in several parts of these sizes; an empty part has no nonzero alphas."""
         alphas, start = cls(sum(sizes), n_classes, state), 0
         for part, size in zip(parts, sizes, strict=True):
@@ -212,8 +219,8 @@ class InMemory(Direct):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """Beside the rows: weights, and of every row a place in two orders, a head and a few nodes."""
-        return n_labels, Direct.vectors, 12 + 4 * NODE.itemsize
+        """Beside the rows: weights, and of every row a place in two orders, a head and, at most, a node a class."""
+        return n_labels, Direct.vectors, 12 + n_labels * NODE.itemsize
 
     def passes(self):
         self._started = time.perf_counter()
@@ -253,6 +260,7 @@ class Streaming(Direct):
                 f"--memory {enough(taken + taken // 8)} would do",
             )
         self._alphas = Packed(room // 2)
+        self._most_rows = 1 + room // 4 // (ROW_BYTES + self._n_classes * (NODE.itemsize + 12))
 
     def passes(self):
         self._started, estimate, violation = time.perf_counter(), np.inf, FIRST_VIOLATION
@@ -264,8 +272,9 @@ class Streaming(Direct):
             for arena, _ in self._stream.arenas(self._number):
                 if looking:
                     loss += self._loss(arena.rows, snapshot)
-                found, n_active = self._visit(arena.rows, violation)
-                largest, active = max(largest, found), active + n_active
+                for rows, ends in self._parts(arena.rows):
+                    found, n_active = self._visit(rows, ends, violation)
+                    largest, active = max(largest, found), active + n_active
             while violation >= largest > 0:
                 violation *= COOLING
             met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
@@ -275,19 +284,29 @@ class Streaming(Direct):
             del snapshot
             yield self._stats(active, met)
 
-    def _visit(self, rows, violation: float) -> tuple[float, int]:
+    def _parts(self, rows):
+        """Rows to be visited together, and the ends of the runs whose alphas are kept together: of one chunk, and
+        always the same."""
+        chunks, places = rows["chunk"], rows["place"]
+        starts = (np.diff(chunks) != 0) | (places[1:] % self._most_rows == 0)
+        bounds = [0, *(np.flatnonzero(starts) + 1).tolist(), len(rows)]
+        first = 0
+        for number in range(1, len(bounds)):
+            if number == len(bounds) - 1 or bounds[number + 1] - bounds[first] > self._most_rows:
+                yield rows[bounds[first] : bounds[number]], [end - bounds[first] for end in bounds[first : number + 1]]
+                first = number
+
+    def _visit(self, rows, ends: list[int], violation: float) -> tuple[float, int]:
         """Returns the largest violation met and the number of rows with nonzero alphas."""
-        ends = [0, *(np.flatnonzero(np.diff(rows["chunk"])) + 1).tolist(), len(rows)]
-        chunks = rows["chunk"][ends[:-1]].tolist()
-        parts = [self._alphas.read(chunk) for chunk in chunks]
-        alphas = SparseAlphas.from_bytes(parts, np.diff(ends).tolist(), self._n_classes, self._state)
-        del parts
+        keys = [(int(rows["chunk"][start]), int(rows["place"][start])) for start in ends[:-1]]
+        alphas = SparseAlphas.from_bytes(map(self._alphas.read, keys), np.diff(ends).tolist(), self._n_classes,
+                                         self._state)
         order = np.arange(len(rows), dtype=np.int32)
         self._loop(rows, order, len(rows), alphas, full=True)
         found = float(self._state["violation"][0])
         self._loop_active(rows, order, alphas, violation * COOLING, self.EFFORT * len(rows) * self._n_classes)
-        for chunk, start, end in zip(chunks, ends[:-1], ends[1:], strict=True):
-            self._alphas.write(chunk, alphas.to_bytes(start, end))
+        for key, start, end in zip(keys, ends[:-1], ends[1:], strict=True):
+            self._alphas.write(key, alphas.to_bytes(start, end))
         return found, int((alphas.head >= 0).sum())
 
     def close(self) -> None:

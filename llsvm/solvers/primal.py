@@ -264,18 +264,21 @@ class Pegasos(OneVsRest):
         known = self.certified or Certificate(sum(machine.met for machine in self._machines), self.dual)
         if self.certified or not self._config.certify:
             self._primals.append(known.primal)
-        change, tolerance = self._improvement(), self._config.tolerance
+        change, tolerance = self._improvement(number), self._config.tolerance
         finished = change <= tolerance or (self.certified is not None and known.relative_gap <= tolerance)
         return PassStats(
             number, self._stream.description.n_rows, 0, self.certified is not None, known.primal, known.dual,
             known.relative_gap, self.bytes_read, self.wait, self.compute, change=change, finished=finished,
         )
 
-    def _improvement(self) -> float:
-        """Of the best primal value by the last passes, relative."""
-        if len(self._primals) <= PATIENCE:
+    def _improvement(self, number: int) -> float:
+        """Of the best primal value, relative, by the last passes: those since the average began anew at least."""
+        window = PATIENCE
+        if self._config.average:
+            window = max(window, 1 + number - (1 << number.bit_length() - 1))
+        if len(self._primals) <= window:
             return np.inf
-        before, now = min(self._primals[:-PATIENCE]), min(self._primals)
+        before, now = min(self._primals[:-window]), min(self._primals)
         return (before - now) / max(now, 1e-300)
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
