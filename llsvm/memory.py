@@ -106,6 +106,15 @@ def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2) 
         )
 
 
+def room_beside(taken: int, memory: int, what: str) -> int:
+    """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none."""
+    left = working(memory) - taken
+    if left < taken // 16:
+        raise UsageError(f"--memory {format_size(memory)} is too small: {what} take {format_size(taken)}",
+                         f"at least --memory {enough(taken + taken // 8)} is needed")
+    return left
+
+
 def keep_no_freed_arrays() -> None:
     """Makes glibc give large arrays (M_MMAP_THRESHOLD) back to the system as soon as they are freed."""
     with suppress(OSError, AttributeError):

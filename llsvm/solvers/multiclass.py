@@ -9,8 +9,8 @@ import numpy as np
 
 from llsvm import _multiclass
 from llsvm.alphas import Packed
-from llsvm.core import Certificate, DataError, PassStats, UsageError, label_order
-from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
+from llsvm.core import Certificate, DataError, PassStats, label_order
+from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.reader import shuffle
 
 STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
@@ -252,13 +252,8 @@ class Streaming(Direct):
     def __init__(self, stream, config, squared_loss: bool = False):
         super().__init__(stream, config, squared_loss)
         taken = vector_bytes(stream.n_features, self._n_classes, self.vectors) + stream.needed_bytes
-        room = working(config.memory) - taken
-        if room < taken // 16:
-            raise UsageError(
-                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features for "
-                f"{self._n_classes} classes and the rows to work on take {format_size(taken)}",
-                f"--memory {enough(taken + taken // 8)} would do",
-            )
+        what = f"the weights of {stream.n_features} features for {self._n_classes} classes and the rows to work on"
+        room = room_beside(taken, config.memory, what)
         self._alphas = Packed(room // 2)
         self._most_rows = 1 + room // 4 // (ROW_BYTES + self._n_classes * (NODE.itemsize + 12))
 

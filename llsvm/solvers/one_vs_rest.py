@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from llsvm.core import Certificate, DataError, Problem, UsageError, label_order
-from llsvm.memory import check_vectors, enough, format_size, vector_bytes, working
+from llsvm.memory import check_vectors, room_beside, vector_bytes, working
 
 ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
@@ -149,14 +149,9 @@ class OneVsRest:
         config, stream = self._config, self._stream
         n_features = max(stream.n_features, self._capacity)
         taken = vector_bytes(n_features, len(self._machines), self.vectors) + stream.n_bytes + self._beside
-        room = working(config.memory) - taken
-        if room < taken // 16:
-            raise UsageError(
-                f"--memory {format_size(config.memory)} is too small: the weights of {stream.n_features} features"
-                f"{'' if stream.labels_known else ' so far'} and the rows to work on take {format_size(taken)}",
-                f"at least --memory {enough(taken + taken // 8)} is needed",
-            )
-        return room
+        so_far = "" if stream.labels_known else " so far"
+        what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
+        return room_beside(taken, config.memory, what)
 
     def _map(self, method, machines, *arguments) -> None:
         """Calls method(machine, its arguments) for all machines, on several threads."""
