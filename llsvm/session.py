@@ -113,9 +113,9 @@ def train_model(
 
 def _shortfall(outcome: train.Outcome, config: train.Config) -> str:
     """How far a run got that ended above its tolerance."""
-    measure, stats = train.measure(config), outcome.stats
-    reached = stats.gap if measure == train.GAP or stats.change == float("inf") else stats.change
-    what = train.GAP if measure == train.GAP or stats.change == float("inf") else measure
+    what, reached = train.measure(config), outcome.stats.change
+    if what == train.GAP or reached == float("inf"):
+        what, reached = train.GAP, outcome.stats.gap
     if reached == float("inf"):
         return f"no certificate: {outcome.uncertified or 'none was asked for'}"
     at = f"at a relative {what} of {reached:.2e}"

@@ -10,7 +10,7 @@ from llsvm import _ball
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.evaluate import along_ray, best_multiple
 from llsvm.reader import ROW, Arena, arena_bytes
-from llsvm.solvers.one_vs_rest import OneVsRest, grown
+from llsvm.solvers.one_vs_rest import OneVsRest, grown, signs_of
 
 STATE = np.dtype([
     *((name, np.float64) for name in ("scale", "square", "slack", "radius")),
@@ -37,7 +37,7 @@ class Machine:
             self._spread = grown(self._spread, n_features)
 
     def set_labels(self, n_labels: int) -> None:
-        self.problem.signs = np.where(np.arange(n_labels) == self.positive, 1.0, -1.0)
+        self.problem.signs = signs_of(self.positive, n_labels)
 
     def set_costs(self, negative: float, positive: float) -> None:
         self.problem.box[:] = (np.inf, 0.5 / negative), (np.inf, 0.5 / positive)
@@ -139,9 +139,7 @@ class Stream(OneVsRest):
             self._meet()
             self._longest = max(self._longest, int(arena.rows["length"].max()))
             self._room()
-            everyone = self._everyone
-            for start, end in self._slices(arena.rows, order, len(order)):
-                self._map(Machine.visit, everyone, [arena.rows] * len(everyone), [order[start:end]] * len(everyone))
+            self._visit(arena.rows, order)
         self._check_classes()
         self._others = []
         self._set_bias_of_all(self.bias)

@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.core import Certificate, Problem
 from llsvm.evaluate import total_loss
 from llsvm.solvers.dual_cd import Shrinking
-from llsvm.solvers.one_vs_rest import grown
+from llsvm.solvers.one_vs_rest import grown, signs_of
 
 AT_BOUND = 1e-6
 SIGNS = np.array([-1.0, 1.0])  # by side: see DualMachine.own
@@ -66,8 +66,8 @@ class DualMachine(Shrinking):
 
     def begin_look(self) -> None:
         """The rows that are looked at have the codes of their labels."""
-        signs = np.where(np.arange(self._n_labels) == self.positive, 1.0, -1.0)
-        self._seen_w, self._seen_problem = self.w, replace(self.problem, signs=signs)
+        self._seen_w = self.w
+        self._seen_problem = replace(self.problem, signs=signs_of(self.positive, self._n_labels))
 
     def look(self, rows) -> float:
         return total_loss(rows, self._seen_w, self._seen_problem, self._kind)

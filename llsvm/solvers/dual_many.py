@@ -14,7 +14,7 @@ from llsvm.reader import ROW
 from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, ROUNDS, SWEEPS, VISITS
-from llsvm.solvers.one_vs_rest import OneVsRest
+from llsvm.solvers.one_vs_rest import OneVsRest, total_of
 
 VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are visited together
 
@@ -122,18 +122,12 @@ class Many(OneVsRest):
     def _stats(self, visits: int, active: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
         if all(machine.certified for machine in self._machines):
-            self.certificates = [machine.certified for machine in self._machines]
-            self._sum_up()
-        known = self.certified or self._sum(machine.certified or machine.met for machine in self._machines)
+            self._certify([machine.certified for machine in self._machines])
+        known = self.certified or total_of(machine.certified or machine.met for machine in self._machines)
         return PassStats(
             self._number, visits, active, self.certified is not None, known.primal, known.dual, known.relative_gap,
             self.bytes_read, self.wait, self.compute, finished=not self._busy,
         )
-
-    @staticmethod
-    def _sum(certificates) -> Certificate:
-        certificates = list(certificates)
-        return Certificate(sum(c.primal for c in certificates), sum(c.dual for c in certificates))
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """What was certified is the model; what was not, or was told its passes, is looked at once more."""
@@ -144,16 +138,6 @@ class Many(OneVsRest):
         self._stats(0, 0)
         self._gather()
         return reason
-
-    def _look_at(self, machines) -> None:
-        """One pass that only reads."""
-        for machine in machines:
-            machine.begin_look()
-        totals = [0.0] * len(machines)
-        for arena in self._stream.again():
-            totals = [total + seen for total, seen in zip(totals, self._look(arena.rows, machines), strict=True)]
-        for machine, total in zip(machines, totals, strict=True):
-            machine.end_look(total)
 
 
 class InMemory(Many):
@@ -208,7 +192,7 @@ class Streaming(Many):
             looking = estimate <= WORTH_CERTIFYING * self._config.tolerance
             busy = self._busy
             active = self._pass(busy, looking)
-            estimate = self._sum(machine.met for machine in busy).relative_gap
+            estimate = total_of(machine.met for machine in busy).relative_gap
             yield self._stats(self._stream.description.n_rows, active)
 
     def _pass(self, busy, looking: bool) -> int:
@@ -219,13 +203,13 @@ class Streaming(Many):
         self._active = self._new_active()
         for arena, _ in self._stream.arenas(self._number):
             if looking:
-                totals = [total + seen for total, seen in zip(totals, self._look(arena.rows, busy), strict=True)]
+                self._look(arena.rows, busy, totals)
             for part in self._parts(arena.rows):
-                self._visit(part, busy, columns)
+                self._visit_part(part, busy, columns)
         n_active = self._active.n_rows
         self._sweep_active(busy)
-        for machine, total in zip(busy, totals, strict=True) if looking else ():
-            machine.end_look(total)
+        if looking:
+            self._end_look(busy, totals)
         return n_active
 
     def _columns(self, busy) -> list[int]:
@@ -241,7 +225,7 @@ class Streaming(Many):
         for start in range(0, len(rows), most_rows):
             yield rows[start : start + most_rows]
 
-    def _visit(self, rows, busy, columns) -> None:
+    def _visit_part(self, rows, busy, columns) -> None:
         alphas = self._read_alphas(rows, columns)
         own, wanted = alphas[columns], np.zeros((len(busy), len(rows)), bool)
         self._map(Machine.visit, busy, [rows] * len(busy), own, wanted)
@@ -315,12 +299,12 @@ class Blocks(Streaming):
         totals, columns, inner = [0.0] * len(busy), self._columns(busy), self._config.inner
         for arena, _, _ in self._stream.blocks(self._number):
             if looking:
-                totals = [total + seen for total, seen in zip(totals, self._look(arena.rows, busy), strict=True)]
+                self._look(arena.rows, busy, totals)
             alphas = self._read_alphas(arena.rows, columns)
             own = alphas[columns]
             self._map(Machine.solve, busy, [arena.rows] * len(busy), own, [1 if inner is None else inner] * len(busy))
             alphas[columns] = own
             self._write_alphas(arena.rows, columns, alphas)
-        for machine, total in zip(busy, totals, strict=True) if looking else ():
-            machine.end_look(total)
+        if looking:
+            self._end_look(busy, totals)
         return 0

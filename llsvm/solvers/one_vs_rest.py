@@ -35,6 +35,16 @@ def n_columns(n_labels: int) -> int:
     return n_labels if n_labels > 2 else 1
 
 
+def signs_of(positive: int, n_labels: int) -> np.ndarray:
+    """y by label code."""
+    return np.where(np.arange(n_labels) == positive, 1.0, -1.0)
+
+
+def total_of(certificates) -> Certificate:
+    certificates = list(certificates)
+    return Certificate(sum(c.primal for c in certificates), sum(c.dual for c in certificates))
+
+
 class OneVsRest:
     """What solvers of any number of classes have in common.
 
@@ -166,16 +176,22 @@ class OneVsRest:
         else:
             list(self._pool.map(run, (calls[start::threads] for start in range(threads))))
 
+    def _visit(self, rows, order) -> None:
+        """Every machine visits these rows in this order."""
+        everyone = self._everyone
+        for start, end in self._slices(rows, order, len(order)):
+            self._map(self.machine_type.visit, everyone, [rows] * len(everyone), [order[start:end]] * len(everyone))
+
     # --- the bias
 
     def _slices(self, rows, order, most_rows: int):
         """Runs of visits to be made together; the radius is set when it has grown."""
         start, growing = 0, self._config.bias is None and not self._stream.labels_known
-        norms = rows["norm"][order] if growing else np.zeros(len(order))
-        largest = np.maximum.accumulate(norms)
-        while start < len(norms):
-            self._set_bias(float(norms[start]))
-            end = min(len(norms), start + most_rows)
+        norms = rows["norm"][order] if growing else None
+        largest = np.maximum.accumulate(norms) if growing else None
+        while start < len(order):
+            self._set_bias(float(norms[start]) if growing else 0.0)
+            end = min(len(order), start + most_rows)
             if growing:
                 end = max(start + 1, min(end, int(np.searchsorted(largest, GROWTH * self._radius, "right"))))
             yield start, end
@@ -211,32 +227,33 @@ class OneVsRest:
 
     # --- the certificate
 
-    def _look(self, rows, machines) -> list:
-        """What every machine sees in these rows, the same whatever the number of threads."""
+    def _look(self, rows, machines, totals: list) -> None:
+        """Adds what every machine sees in these rows, the same whatever the number of threads."""
         n_shares = min(SHARES, 1 + int(rows["length"].sum()) // SMALLEST_SHARE)
         shares = [share for share in np.array_split(rows, n_shares) if len(share)]
         looks = [(machine, share) for machine in machines for share in shares]
         seen = (self._pool.map if len(looks) > 1 else map)(lambda look: look[0].look(look[1]), looks)
-        return [sum(itertools.islice(seen, len(shares))) for _ in machines]
+        for place in range(len(machines)):
+            totals[place] = totals[place] + sum(itertools.islice(seen, len(shares)))
 
-    def _look_at_all(self, stopped=lambda: False) -> bool:
-        """One pass that only reads, for a certificate; False if it was stopped."""
-        for machine in self._machines:
+    def _look_at(self, machines, stopped=lambda: False) -> list[Certificate] | None:
+        """One pass that only reads, for certificates of these machines; None if it was stopped."""
+        for machine in machines:
             machine.begin_look()
-        totals = [0.0] * len(self._machines)
+        totals = [0.0] * len(machines)
         for arena in self._stream.again():
-            totals = [total + seen for total, seen in zip(totals, self._look(arena.rows, self._machines), strict=True)]
+            self._look(arena.rows, machines, totals)
             if stopped():
-                return False
-        self._end_look(totals)
-        return True
+                return None
+        return self._end_look(machines, totals)
 
-    def _end_look(self, totals) -> None:
-        self.certificates = [machine.end_look(total) for machine, total in zip(self._machines, totals, strict=True)]
-        self._sum_up()
+    @staticmethod
+    def _end_look(machines, totals) -> list[Certificate]:
+        return [machine.end_look(total) for machine, total in zip(machines, totals, strict=True)]
 
-    def _sum_up(self) -> None:
-        self.certified = Certificate(sum(c.primal for c in self.certificates), sum(c.dual for c in self.certificates))
+    def _certify(self, certificates: list[Certificate]) -> None:
+        """One of every machine."""
+        self.certificates, self.certified = certificates, total_of(certificates)
 
     # --- the end
 
@@ -250,8 +267,11 @@ class OneVsRest:
             self.uncertified = "the input cannot be read again"
         else:
             began = time.perf_counter() - self.wait
-            if not self._look_at_all(stopped):
+            found = self._look_at(self._machines, stopped)
+            if found is None:
                 reason = self.uncertified = "interrupted"
+            else:
+                self._certify(found)
             self.compute += time.perf_counter() - self.wait - began
         self._gather()
         if self.certified and self.certified.relative_gap <= self._config.tolerance and reason == "passes":

@@ -10,7 +10,7 @@ import numpy as np
 from llsvm import _primal
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.evaluate import along_ray, best_multiple, total_loss
-from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns
+from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns, signs_of
 
 STATE = np.dtype([
     *((name, np.float64) for name in (
@@ -52,7 +52,7 @@ class Machine:
                                       np.zeros(n_features - last, np.int32)).astype(np.int32)
 
     def set_labels(self, n_labels: int) -> None:
-        self.problem.signs = np.where(np.arange(n_labels) == self.positive, 1.0, -1.0)
+        self.problem.signs = signs_of(self.positive, n_labels)
 
     def set_costs(self, negative: float, positive: float) -> None:
         self.problem.box[:, 0] = negative, positive
@@ -193,9 +193,9 @@ class Pegasos(OneVsRest):
             for machine in self._machines:
                 machine.end_pass()
             if looking:
-                self._end_look(totals)
+                self._certify(self._end_look(self._machines, totals))
             elif self._config.certify and self._resident:
-                self._look_at_all()
+                self._certify(self._look_at(self._machines))
             yield self._stats(number)
 
     def _pass(self, number: int, looking: bool):
@@ -212,7 +212,7 @@ class Pegasos(OneVsRest):
             if number == 1:
                 self._begin()
             if looking:
-                totals = [total + seen for total, seen in zip(totals, self._look(rows, self._machines), strict=True)]
+                self._look(rows, self._machines, totals)
             if visited <= middle < visited + len(order):
                 self._visit(rows, order[: middle - visited])
                 self._restart_averages()
@@ -253,11 +253,6 @@ class Pegasos(OneVsRest):
             self._set_bias_of_all(self.bias)
             for machine in self._machines:
                 machine.set_rows(self._stream.description.label_counts)
-
-    def _visit(self, rows, order) -> None:
-        everyone = self._everyone
-        for start, end in self._slices(rows, order, len(order)):
-            self._map(Machine.visit, everyone, [rows] * len(everyone), [order[start:end]] * len(everyone))
 
     def _stats(self, number: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
