@@ -18,8 +18,11 @@ DIRECTIVES = {
 # -ffp-contract=off: no fused multiply-add behind our back, so that a seed gives one model on every machine.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno"]
 
+HEADERS = sorted(glob("cython_src/*.h"))
+
 extensions = [
-    Extension(f"llsvm.{Path(source).stem}", [source], extra_compile_args=FLAGS)
+    Extension(f"llsvm.{Path(source).stem}", [source], include_dirs=["cython_src"], depends=HEADERS,
+              extra_compile_args=FLAGS)
     for source in sorted(glob("cython_src/_*.pyx"))
 ]
 setup(

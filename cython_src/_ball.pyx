@@ -27,7 +27,8 @@ made largest by steps along pairs of z; then r = r(z), and so on until r stays.
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t
 
-from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, row_features, row_square, value_t, values_offset
+from _sparse cimport (Ahead, Row, look_ahead, row_axpy, row_dot, row_feature, row_square, row_values, value_mask,
+                      value_t)
 
 cdef enum:
     ROUNDS = 50
@@ -60,10 +61,6 @@ cdef inline void rescale(State* state, double factor, double[::1] v) noexcept no
         state.scale = 1
 
 
-cdef inline const value_t* row_values(const Row* row, const value_t* kind) noexcept nogil:
-    return <const value_t*>(row.data + values_offset(row.length, sizeof(value_t)))
-
-
 def visit(
     const Row[::1] rows, const int32_t[::1] order, State[::1] states, Row[::1] held, double[::1] v, double bias,
     const double[::1] signs, const double[::1] slacks, double[::1] spread, double[:, ::1] work, const value_t[::1] kind
@@ -85,16 +82,15 @@ def visit(
             row = &rows[order[s]]
             y = signs[row.code]
             d = slacks[y > 0]
-            square = row_square(row_values(row, &kind[0]), row.length) + bias * bias
+            square = row_square(row, &kind[0]) + bias * bias
             if state.moves == 0:
-                row_axpy(y, row_features(row), row_values(row, &kind[0]), row.length, &v[0])
+                row_axpy(y, row, &v[0], &kind[0])
                 v[last] += y * bias
                 state.square = square
                 state.slack = d
                 state.moves = 1
                 continue
-            dot = y * state.scale * (row_dot(&v[0], row_features(row), row_values(row, &kind[0]), row.length)
-                                     + v[last] * bias)
+            dot = y * state.scale * (row_dot(&v[0], row, &kind[0]) + v[last] * bias)
             distance = sqrt(max(0.0, state.square - 2 * dot + square) + state.slack + d)
             if distance < state.radius:
                 continue
@@ -106,7 +102,7 @@ def visit(
                 continue
             step = 0.5 * (1 - state.radius / distance)
             rescale(state, 1 - step, v)
-            row_axpy(step * y / state.scale, row_features(row), row_values(row, &kind[0]), row.length, &v[0])
+            row_axpy(step * y / state.scale, row, &v[0], &kind[0])
             v[last] += step * y * bias / state.scale
             state.square = (1 - step) * (1 - step) * state.square + 2 * step * (1 - step) * dot + step * step * square
             state.slack = (1 - step) * (1 - step) * state.slack + step * step * d
@@ -130,23 +126,20 @@ cdef void enclose(
     cdef int64_t n = state.held + 1, size = work.shape[0], i, j, k, last = v.shape[0] - 1
     cdef double[:, ::1] G = work  # G[i, j], then behind it z, the gradient by z, p_i.c, y_i
     cdef double y, value, centre = state.square + state.slack, moved = 0, inner = 0, r
-    cdef const int32_t* features
     cdef const value_t* values
-    cdef int64_t z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
+    cdef int64_t mask, z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
     for i in range(1, n):
-        features = row_features(&held[i - 1])
-        values = row_values(&held[i - 1], &kind[0])
+        values, mask = row_values(&held[i - 1], &kind[0]), value_mask(&held[i - 1])
         y = signs[held[i - 1].code]
         work[i, sign] = y
-        work[i, product] = y * state.scale * (row_dot(&v[0], features, values, held[i - 1].length) + v[last] * bias)
+        work[i, product] = y * state.scale * (row_dot(&v[0], &held[i - 1], &kind[0]) + v[last] * bias)
         for k in range(held[i - 1].length):
-            spread[features[k]] = y * values[k]
+            spread[row_feature(&held[i - 1], k)] = y * values[k & mask]
         for j in range(1, i + 1):
-            value = work[j, sign] * row_dot(&spread[0], row_features(&held[j - 1]), row_values(&held[j - 1], &kind[0]),
-                                            held[j - 1].length)
+            value = work[j, sign] * row_dot(&spread[0], &held[j - 1], &kind[0])
             G[i, j] = G[j, i] = value + y * work[j, sign] * bias * bias
         for k in range(held[i - 1].length):
-            spread[features[k]] = 0
+            spread[row_feature(&held[i - 1], k)] = 0
         G[i, i] += slacks[y > 0]
     for i in range(1, n):
         for j in range(1, n):
@@ -162,7 +155,7 @@ cdef void enclose(
             inner += work[i, z] * work[j, z] * G[i, j]
         if work[i, z] > 0:
             y = work[i, z] * work[i, sign] / state.scale
-            row_axpy(y, row_features(&held[i - 1]), row_values(&held[i - 1], &kind[0]), held[i - 1].length, &v[0])
+            row_axpy(y, &held[i - 1], &v[0], &kind[0])
             v[last] += y * bias
             state.slack += work[i, z] * work[i, z] * slacks[work[i, sign] > 0]
     state.square = max(0.0, centre + 2 * moved + inner - state.slack)

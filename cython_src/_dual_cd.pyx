@@ -9,12 +9,324 @@
 both being loss(z) = max over 0 <= a <= U of (a z - d a^2 / 2). With -B b every row has one more feature of value b,
 whose weight is the last entry of w. One step makes D largest in one a_i (Hsieh et al., ICML 2008, Algorithm 3;
 shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
+
+Several threads (as Chiang, Lee and Lin, KDD 2016): of every batch of rows all threads compute the gradients at one and
+the same w; then one thread alone visits the rows that may need a step. So nothing depends on the number of threads, as
+long as there are two, or on how fast they are.
 """
 
 from libc.math cimport INFINITY, fabs
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, row_features, value_t, values_offset
+from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, value_t
+
+cdef extern from *:
+    """
+    #include <sched.h>
+    #if defined(__x86_64__) || defined(__i386__)
+    #define llsvm_pause() __builtin_ia32_pause()
+    #else
+    #define llsvm_pause() ((void)0)
+    #endif
+    #define llsvm_load(number) __atomic_load_n(number, __ATOMIC_ACQUIRE)
+    #define llsvm_publish(number, value) __atomic_store_n(number, value, __ATOMIC_RELEASE)
+    #define llsvm_count(number) __atomic_fetch_add(number, 1, __ATOMIC_ACQ_REL)
+    #define llsvm_replace(number, from, to) \\
+        __atomic_compare_exchange_n(number, from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+    static inline void llsvm_rest(int64_t *rests) {
+        if (++*rests & 1023) llsvm_pause();
+        else sched_yield();
+    }
+    """
+    int64_t load "llsvm_load"(const int64_t* number) noexcept nogil
+    void publish "llsvm_publish"(int64_t* number, int64_t value) noexcept nogil
+    int64_t count "llsvm_count"(int64_t* number) noexcept nogil
+    bint replace "llsvm_replace"(int64_t* number, int64_t* expected, int64_t value) noexcept nogil
+    void rest "llsvm_rest"(int64_t* rests) noexcept nogil
+
+cdef enum:
+    TILES = 16  # of a batch: what a thread takes at a time
+    LARGEST_BATCH = 2048
+    NOTHING = 0
+    STEP = 1
+    SHRINK = 2
+
+
+# The problem, and what visits have found.
+cdef struct Visits:
+    Row* rows
+    int32_t* order
+    double* w
+    int64_t last_weight
+    double bias
+    const double* signs
+    const double* box
+    bint round_alpha
+    bint shrink
+    int64_t count_from
+    double highest_before
+    double lowest_before
+    double smallest
+
+    double highest
+    double lowest
+    double sum_alpha
+    double sum_square
+    double losses
+    double visits
+    double gap
+
+
+# Tiles of a batch, numbered through all batches: those below `limit` can be looked at, `next` is the first that nobody
+# has, `done` have been. The tile `first` is that of the rows from `start` on.
+cdef struct Batch:
+    int64_t limit
+    int64_t[7] apart0
+    int64_t next
+    int64_t[7] apart1
+    int64_t done
+    int64_t[7] apart2
+    int64_t first
+    int64_t start
+    int64_t end
+    int64_t tile_rows
+    int8_t[LARGEST_BATCH] marks
+    double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
+
+
+BATCH_BYTES, MOST_ROWS = sizeof(Batch), LARGEST_BATCH
+
+
+cdef void begin(
+    Visits* v, Row[::1] rows, int32_t[::1] order, double[::1] w, double bias, const double[::1] signs,
+    const double[:, ::1] box, bint round_alpha, bint shrink, int64_t count_from, const double[::1] state
+) noexcept:
+    v.rows = &rows[0] if rows.shape[0] else NULL
+    v.order = &order[0] if order.shape[0] else NULL
+    v.w = &w[0]
+    v.last_weight = w.shape[0] - 1
+    v.bias = bias
+    v.signs = &signs[0]
+    v.box = &box[0, 0]
+    v.round_alpha = round_alpha
+    v.shrink = shrink
+    v.count_from = count_from
+    v.highest_before = state[0]
+    v.lowest_before = state[1]
+    v.highest = -INFINITY
+    v.lowest = INFINITY
+    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = 0
+
+
+cdef void end(const Visits* v, double[::1] state) noexcept:
+    state[2] = v.highest
+    state[3] = v.lowest
+    state[4] += v.sum_alpha
+    state[5] += v.sum_square
+    state[6] += v.losses
+    state[7] += v.visits
+    state[8] = v.gap
+
+
+cdef inline double loss(double G, double U, double d) noexcept nogil:
+    """Where y w.x = G + 1 < 1."""
+    cdef double best = U if U * d <= -G else -G / d
+    return best * (-G - 0.5 * d * best)
+
+
+cdef inline void step(
+    const Visits* v, Row* row, double y, double U, double d, double G, double* sum_alpha, double* sum_square,
+    const value_t* kind
+) noexcept nogil:
+    """Makes D largest in the alpha of this row, whose gradient is G."""
+    cdef double old = row.alpha, Q = <double>row.norm * row.norm + v.bias * v.bias + d, change
+    cdef double new = old - G / Q if Q > 0 else (U if G < 0 else 0)
+    if new < 0:
+        new = 0
+    elif new > U:
+        new = U
+    if v.round_alpha:
+        new = <double><float>new
+    if new != old:
+        row.alpha = new
+        sum_alpha[0] += new - old
+        sum_square[0] += 0.5 * d * (new - old) * (new + old)
+        change = (new - old) * y
+        row_axpy(change, row, v.w, kind)
+        v.w[v.last_weight] += change * v.bias
+
+
+cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) noexcept nogil:
+    """One thread alone; returns the number of rows that stay active."""
+    cdef int64_t s = 0, side, last_weight = v.last_weight, count_from = v.count_from
+    cdef int32_t slot
+    cdef Row* rows = v.rows
+    cdef Row* row
+    cdef int32_t* order = v.order
+    cdef Ahead ahead = [0, 0]
+    cdef const double* w = v.w
+    cdef double bias = v.bias, y, U, d, G, PG, old
+    cdef double highest_before = v.highest_before, lowest_before = v.lowest_before
+    cdef double highest = -INFINITY, lowest = INFINITY
+    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0, lost
+    cdef bint shrink = v.shrink
+    while s < active:
+        look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
+        slot = order[s]
+        row = &rows[slot]
+        y = v.signs[row.code]
+        side = y > 0
+        U = v.box[2 * side]
+        d = v.box[2 * side + 1]
+        old = row.alpha
+        G = y * (row_dot(w, row, kind) + w[last_weight] * bias) - 1
+        lost = loss(G, U, d) if G < 0 else 0
+        gap += lost + old * (G + 0.5 * d * old)
+        if slot >= count_from:
+            visits += 1
+            losses += lost
+        G += old * d
+        row.gradient = <float>G
+        PG = G
+        if old == 0:
+            if G > 0:
+                PG = 0
+                if shrink and G > highest_before:
+                    active -= 1
+                    order[s] = order[active]
+                    order[active] = slot
+                    continue
+        elif old == U:
+            if G < 0:
+                PG = 0
+                if shrink and G < lowest_before:
+                    active -= 1
+                    order[s] = order[active]
+                    order[active] = slot
+                    continue
+        if PG > highest:
+            highest = PG
+        if PG < lowest:
+            lowest = PG
+        if fabs(PG) > 1e-12:
+            step(v, row, y, U, d, G, &sum_alpha, &sum_square, kind)
+        s += 1
+    v.highest = highest
+    v.lowest = lowest
+    v.sum_alpha = sum_alpha
+    v.sum_square = sum_square
+    v.losses = losses
+    v.visits = visits
+    v.gap = gap
+    return active
+
+
+cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
+    """Which rows of a tile need a step, by w as it is."""
+    cdef int64_t start = batch.start + (tile - batch.first) * batch.tile_rows, s, side
+    cdef int64_t stop = min(start + batch.tile_rows, batch.end)
+    cdef int8_t* marks = &batch.marks[start - batch.start]
+    cdef double* found = &batch.found[tile - batch.first][0]
+    cdef int32_t slot
+    cdef Row* row
+    cdef Ahead ahead = [0, 0]
+    cdef const double* w = v.w
+    cdef double y, U, d, G, old, highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0, lost
+    cdef int8_t mark
+    for s in range(start, stop):
+        look_ahead(&ahead, v.rows, v.order, s, batch.end, sizeof(value_t))
+        slot = v.order[s]
+        row = &v.rows[slot]
+        y = v.signs[row.code]
+        side = y > 0
+        U = v.box[2 * side]
+        d = v.box[2 * side + 1]
+        old = row.alpha
+        G = y * (row_dot(w, row, kind) + w[v.last_weight] * v.bias) - 1
+        lost = loss(G, U, d) if G < 0 else 0
+        gap += lost + old * (G + 0.5 * d * old)
+        if slot >= v.count_from:
+            visits += 1
+            losses += lost
+        G += old * d
+        row.gradient = <float>G
+        mark = NOTHING
+        if old == 0 and G > 0:
+            if v.shrink and G > v.highest_before:
+                mark = SHRINK
+        elif old == U and G < 0:
+            if v.shrink and G < v.lowest_before:
+                mark = SHRINK
+        elif fabs(G) > v.smallest:
+            mark = STEP
+        if mark != SHRINK:
+            G = G if mark == STEP else 0
+            highest = max(highest, G)
+            lowest = min(lowest, G)
+        marks[s - start] = mark
+    found[0] = highest
+    found[1] = lowest
+    found[2] = losses
+    found[3] = visits
+    found[4] = gap
+
+
+cdef inline bint take_tile(const Visits* v, Batch* batch, const value_t* kind) noexcept nogil:
+    """Looks at a tile that nobody has; False if there is none."""
+    cdef int64_t tile = load(&batch.next)
+    while True:
+        if tile >= load(&batch.limit):
+            return False
+        if replace(&batch.next, &tile, tile + 1):
+            break
+    look_at_tile(v, batch, tile, kind)
+    count(&batch.done)
+    return True
+
+
+cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind) noexcept nogil:
+    """Steps of the rows that need one."""
+    cdef int64_t s, side, k, n_chosen = 0
+    cdef int32_t[LARGEST_BATCH] chosen
+    cdef Row* row
+    cdef Ahead ahead = [0, 0]
+    cdef double y, U, d, G
+    for s in range(batch.start, batch.end):
+        if batch.marks[s - batch.start] == STEP:
+            chosen[n_chosen] = v.order[s]
+            n_chosen += 1
+    for k in range(n_chosen):
+        look_ahead(&ahead, v.rows, &chosen[0], k, n_chosen, sizeof(value_t))
+        row = &v.rows[chosen[k]]
+        y = v.signs[row.code]
+        side = y > 0
+        U = v.box[2 * side]
+        d = v.box[2 * side + 1]
+        G = y * (row_dot(v.w, row, kind) + v.w[v.last_weight] * v.bias) - 1 + row.alpha * d
+        row.gradient = <float>G
+        step(v, row, y, U, d, G, &v.sum_alpha, &v.sum_square, kind)
+
+
+cdef inline int64_t drop_marked(int32_t* order, Batch* batch, int64_t active) noexcept nogil:
+    """Moves the rows that are shrunk behind the active ones; returns the number of these. batch.end is then where the
+    batch ends that is left."""
+    cdef int64_t s, kept = batch.start, n_dropped = 0, n_moved
+    cdef int32_t[LARGEST_BATCH] dropped
+    for s in range(batch.start, batch.end):
+        if batch.marks[s - batch.start] == SHRINK:
+            dropped[n_dropped] = order[s]
+            n_dropped += 1
+        else:
+            order[kept] = order[s]
+            kept += 1
+    n_moved = min(n_dropped, active - batch.end)
+    for s in range(n_moved):
+        order[kept + s] = order[active - n_moved + s]
+    active -= n_dropped
+    for s in range(n_dropped):
+        order[active + s] = dropped[s]
+    batch.end = kept
+    return active
 
 
 def sweep(
@@ -28,87 +340,61 @@ def sweep(
     representable in float32. With shrink, rows that have stayed at a bound leave the first `active` entries of order.
     kind is any array of the value type.
     state = [largest and smallest projected gradient of the sweep before, of this sweep,
-             change of sum a, change of sum d a^2 / 2, sum of losses met in slots from count_from, visits of those].
+             change of sum a, change of sum d a^2 / 2, sum of losses met in slots from count_from, visits of those,
+             what the rows visited have in the duality gap: loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2)].
     Returns the new number of active rows.
     """
-    cdef int64_t s = 0, n
-    cdef int32_t slot
-    cdef Row* row
-    cdef Ahead ahead = [0, 0]
-    cdef const int32_t* features
-    cdef const value_t* values
-    cdef double* weights = &w[0]
-    cdef int64_t last_weight = w.shape[0] - 1
-    cdef double bias_square = bias * bias
-    cdef double y, U, d, G, PG, old, new, z, best
-    cdef double highest_before = state[0], lowest_before = state[1]
-    cdef double highest = -INFINITY, lowest = INFINITY
-    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0
-    cdef int64_t side
+    cdef Visits v
+    begin(&v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
     with nogil:
-        while s < active:
-            look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
-            slot = order[s]
-            row = &rows[slot]
-            n = row.length
-            features = row_features(row)
-            values = <const value_t*>(row.data + values_offset(n, sizeof(value_t)))
-            y = signs[row.code]
-            side = y > 0
-            U = box[side, 0]
-            d = box[side, 1]
-            old = row.alpha
-            G = y * (row_dot(weights, features, values, n) + weights[last_weight] * bias) - 1
-            if slot >= count_from:
-                visits += 1
-                if G < 0:
-                    z = -G
-                    best = U if U * d <= z else z / d
-                    losses += best * (z - 0.5 * d * best)
-            G += old * d
-            row.gradient = <float>G
-            PG = G
-            if old == 0:
-                if G > 0:
-                    PG = 0
-                    if shrink and G > highest_before:
-                        active -= 1
-                        order[s] = order[active]
-                        order[active] = slot
-                        continue
-            elif old == U:
-                if G < 0:
-                    PG = 0
-                    if shrink and G < lowest_before:
-                        active -= 1
-                        order[s] = order[active]
-                        order[active] = slot
-                        continue
-            if PG > highest:
-                highest = PG
-            if PG < lowest:
-                lowest = PG
-            if fabs(PG) > 1e-12:
-                z = <double>row.norm * row.norm + bias_square + d
-                new = old - G / z if z > 0 else (U if G < 0 else 0)
-                if new < 0:
-                    new = 0
-                elif new > U:
-                    new = U
-                if round_alpha:
-                    new = <double><float>new
-                if new != old:
-                    row.alpha = new
-                    sum_alpha += new - old
-                    sum_square += 0.5 * d * (new - old) * (new + old)
-                    z = (new - old) * y
-                    row_axpy(z, features, values, n, weights)
-                    weights[last_weight] += z * bias
-            s += 1
-        state[2] = highest
-        state[3] = lowest
-        state[4] += sum_alpha
-        state[5] += sum_square
-        state[6] += losses
-        state[7] += visits
+        active = visit_all(&v, active, &kind[0])
+    end(&v, state)
+    return active
+
+
+def sweep_together(
+    Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
+    const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
+    const value_t[::1] kind, uint8_t[::1] shared, int64_t most, double smallest, bint leading
+):
+    """As sweep, by all threads that call it with the same arguments; one of them is leading, and returns.
+
+    shared: BATCH_BYTES zeros for every sweep. A batch has up to `most` rows. smallest: rows whose projected gradient is
+    not larger are not visited.
+    """
+    cdef Visits v
+    cdef Batch* batch = <Batch*>&shared[0]
+    cdef int64_t tile, n_tiles, rests = 0
+    begin(&v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    v.smallest = smallest
+    if not leading:
+        with nogil:
+            while load(&batch.limit) >= 0:
+                if not take_tile(&v, batch, &kind[0]):
+                    rest(&rests)
+        return 0
+    with nogil:
+        batch.end = batch.first = 0
+        while batch.end < active:
+            batch.start = batch.end
+            batch.end = min(batch.start + most, active)
+            batch.tile_rows = (batch.end - batch.start + TILES - 1) // TILES
+            n_tiles = (batch.end - batch.start + batch.tile_rows - 1) // batch.tile_rows
+            publish(&batch.limit, batch.first + n_tiles)
+            while take_tile(&v, batch, &kind[0]):
+                pass
+            while load(&batch.done) < batch.first + n_tiles:
+                rest(&rests)
+            for tile in range(n_tiles):
+                v.highest = max(v.highest, batch.found[tile][0])
+                v.lowest = min(v.lowest, batch.found[tile][1])
+                v.losses += batch.found[tile][2]
+                v.visits += batch.found[tile][3]
+                v.gap += batch.found[tile][4]
+            visit_marked(&v, batch, &kind[0])
+            batch.first += n_tiles
+            if shrink:
+                active = drop_marked(v.order, batch, active)
+        publish(&batch.limit, -1)
+    end(&v, state)
     return active

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
-from _sparse cimport Row, row_dot, row_features, value_t, values_offset
+from _sparse cimport Row, row_dot, value_t
 
 cdef enum:
     FACTORS = 513  # of w: 0, 1/256, ..., 2
@@ -17,19 +17,17 @@ def losses(
     const value_t[::1] kind
 ):
     """sum_i loss_i(1 - y_i w.x_i) over rows; arguments as in _dual_cd.sweep."""
-    cdef int64_t r, n, side
+    cdef int64_t r, side
     cdef double total = 0, y, z, U, d, best
     cdef const Row* row
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            n = row.length
             y = signs[row.code]
             side = y > 0
             U = box[side, 0]
             d = box[side, 1]
-            z = 1 - y * (row_dot(&w[0], row_features(row), <const value_t*>(row.data + values_offset(
-                n, sizeof(value_t))), n) + w[w.shape[0] - 1] * bias)
+            z = 1 - y * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
             if z > 0:
                 best = U if U * d <= z else z / d
                 total += best * (z - 0.5 * d * best)
@@ -46,16 +44,14 @@ def ray(
     C_i m_i^2 over the rows for which f is the last s = f / 256 with a loss, or the last of all.
     """
     cdef const Row* row
-    cdef int64_t r, n, place
+    cdef int64_t r, place
     cdef double y, C, margin, end
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            n = row.length
             y = signs[row.code]
             C = costs[y > 0]
-            margin = y * (row_dot(&w[0], row_features(row), <const value_t*>(row.data + values_offset(
-                n, sizeof(value_t))), n) + w[w.shape[0] - 1] * bias)
+            margin = y * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
             place = FACTORS - 1
             if margin > 0:
                 end = 256 / margin

@@ -27,7 +27,7 @@ Only nonzero a are kept, as lists: head[place of the row] is its first node, nod
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int32_t, int64_t
 
-from _sparse cimport Ahead, Row, look_ahead, row_features, value_t, values_offset
+from _sparse cimport Ahead, Row, look_ahead, row_feature, row_values, value_mask, value_t
 
 
 # As multiclass.STATE. linear: the linear part of the dual; losses: met on the way; violation: the largest of a loop;
@@ -51,52 +51,55 @@ STATE_BYTES, NODE_BYTES = sizeof(State), sizeof(Node)
 
 
 cdef inline void dots(
-    const double* W, int64_t k, const int32_t* features, const value_t* values, int64_t n, double bias, int64_t last,
+    const double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
     double* scores
 ) noexcept nogil:
     """scores[m] = w_m.x for all m."""
-    cdef int64_t f, m
+    cdef int64_t f, m, mask = value_mask(row)
+    cdef const value_t* values = row_values(row, kind)
     cdef const double* weights = W + last * k
     cdef double value
     for m in range(k):
         scores[m] = bias * weights[m]
-    for f in range(n):
-        weights = W + features[f] * k
-        value = values[f]
+    for f in range(row.length):
+        weights = W + row_feature(row, f) * k
+        value = values[f & mask]
         for m in range(k):
             scores[m] += value * weights[m]
 
 
 cdef inline void dots_of(
-    const double* W, int64_t k, const int32_t* features, const value_t* values, int64_t n, double bias, int64_t last,
+    const double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
     const int32_t* classes, int64_t count, double* scores
 ) noexcept nogil:
     """scores[m] = w_m.x for these m."""
-    cdef int64_t f, c
+    cdef int64_t f, c, mask = value_mask(row)
+    cdef const value_t* values = row_values(row, kind)
     cdef const double* weights = W + last * k
     cdef double value
     for c in range(count):
         scores[classes[c]] = bias * weights[classes[c]]
-    for f in range(n):
-        weights = W + features[f] * k
-        value = values[f]
+    for f in range(row.length):
+        weights = W + row_feature(row, f) * k
+        value = values[f & mask]
         for c in range(count):
             scores[classes[c]] += value * weights[classes[c]]
 
 
 cdef inline void add_to(
-    double* W, int64_t k, const int32_t* features, const value_t* values, int64_t n, double bias, int64_t last,
+    double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
     const int32_t* classes, int64_t count, const double* changes
 ) noexcept nogil:
     """w_m += changes[m] x for these m."""
-    cdef int64_t f, c
+    cdef int64_t f, c, mask = value_mask(row)
+    cdef const value_t* values = row_values(row, kind)
     cdef double* weights = W + last * k
     cdef double value
     for c in range(count):
         weights[classes[c]] += changes[classes[c]] * bias
-    for f in range(n):
-        weights = W + features[f] * k
-        value = values[f]
+    for f in range(row.length):
+        weights = W + row_feature(row, f) * k
+        value = values[f & mask]
         for c in range(count):
             weights[classes[c]] += changes[classes[c]] * value
 
@@ -251,9 +254,7 @@ def loop(
     """
     cdef State* state = &states[0]
     cdef const Row* row
-    cdef const int32_t* features
-    cdef const value_t* values
-    cdef int64_t s = start, n, k = W.shape[1], last = W.shape[0] - 1, c, count, listed, changed
+    cdef int64_t s = start, k = W.shape[1], last = W.shape[0] - 1, c, count, listed, changed
     cdef int32_t slot, y, m, node
     cdef double A, C, violation, change, total
     cdef double* scores = &numbers[0, 0]
@@ -269,11 +270,8 @@ def loop(
             look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]
-            n = row.length
             y = row.code
             C = costs[y]
-            features = row_features(row)
-            values = <const value_t*>(row.data + values_offset(n, sizeof(value_t)))
             A = <double>row.norm * row.norm + bias * bias
             listed = 0
             node = head[slot]
@@ -287,7 +285,7 @@ def loop(
                 for c in range(k):
                     chosen[c] = <int32_t>c
                 count = k
-                dots(&W[0, 0], k, features, values, n, bias, last, scores)
+                dots(&W[0, 0], k, row, &kind[0], bias, last, scores)
                 state.losses += C * row_loss(scores, k, y, weston)
             else:
                 for c in range(listed):
@@ -297,7 +295,7 @@ def loop(
                 if weston:
                     chosen[count] = y
                     count += 1
-                dots_of(&W[0, 0], k, features, values, n, bias, last, chosen, count, scores)
+                dots_of(&W[0, 0], k, row, &kind[0], bias, last, chosen, count, scores)
             state.effort += count
             if A <= 0:
                 violation = solve_empty(C, y, chosen, count, alphas, new, weston)
@@ -327,7 +325,7 @@ def loop(
                 if weston:
                     new[y] = total
                     moved[changed] = y
-                add_to(&W[0, 0], k, features, values, n, bias, last, moved, changed + weston, new)
+                add_to(&W[0, 0], k, row, &kind[0], bias, last, moved, changed + weston, new)
                 store(slot, head, nodes, state, alphas, listed_classes, listed + changed)
             else:
                 for c in range(listed):
@@ -379,8 +377,7 @@ def losses(
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            dots(&W[0, 0], k, row_features(row), <const value_t*>(row.data + values_offset(
-                row.length, sizeof(value_t))), row.length, bias, W.shape[0] - 1, &scores[0])
+            dots(&W[0, 0], k, row, &kind[0], bias, W.shape[0] - 1, &scores[0])
             total += costs[row.code] * row_loss(&scores[0], k, row.code, weston)
     return total
 

@@ -22,7 +22,7 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from _sparse cimport Ahead, Row, mix, look_ahead, row_axpy, row_dot, row_features, value_t, values_offset
+from _sparse cimport Ahead, Row, look_ahead, mix, row_axpy, row_dot, row_feature, row_values, value_mask, value_t
 
 cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
@@ -158,24 +158,20 @@ def visit(
     cdef State* state = &states[0]
     cdef const Row* row
     cdef Ahead ahead = [0, 0]
-    cdef const int32_t* features
     cdef const value_t* values
-    cdef int64_t s, n, k, n_visits = order.shape[0], last = v.shape[0] - 1
+    cdef int64_t s, k, mask, n_visits = order.shape[0], last = v.shape[0] - 1
     cdef bint average = u.shape[0] > 0
     cdef double y, C, margin, pace, step
     with nogil:
         for s in range(n_visits):
             look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
-            n = row.length
-            features = row_features(row)
-            values = <const value_t*>(row.data + values_offset(n, sizeof(value_t)))
             y = signs[row.code]
             C = costs[y > 0]
             if growing:
                 state.n_rows += 1
                 state.radius_square += C
-            margin = y * state.scale * (row_dot(&v[0], features, values, n) + v[last] * bias)
+            margin = y * state.scale * (row_dot(&v[0], row, &kind[0]) + v[last] * bias)
             if margin < 1:
                 state.losses += C * (1 - margin)
             if batch == 1:
@@ -188,10 +184,10 @@ def visit(
                     if average and state.square > LARGEST_RATIO * state.radius_square:
                         settle_average(state, v, u)
                     step = pace * C * y / state.scale
-                    row_axpy(step, features, values, n, &v[0])
+                    row_axpy(step, row, &v[0], &kind[0])
                     v[last] += step * bias
                     if average:
-                        row_axpy(-state.averaging * step, features, values, n, &u[0])
+                        row_axpy(-state.averaging * step, row, &u[0], &kind[0])
                         u[last] -= state.averaging * step * bias
                     state.alphas += pace * C
                     if pace > state.fresh_bound:
@@ -199,8 +195,9 @@ def visit(
                 finish_step(state, margin < 1, hold, v, u)
                 continue
             if margin < 1:
-                for k in range(n):
-                    touch(features[k], y * C * values[k], state, gradient, touched, marks)
+                values, mask = row_values(row, &kind[0]), value_mask(row)
+                for k in range(row.length):
+                    touch(row_feature(row, k), y * C * values[k & mask], state, gradient, touched, marks)
                 touch(<int32_t>last, y * C * bias, state, gradient, touched, marks)
                 state.costs += C
             state.pending += 1

@@ -4,7 +4,8 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _sparse cimport Row, below, mix, row_size, value_t, values_offset
+from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, row_feature, row_size, row_values, shuffle_order, size_of,
+                      value_mask, value_t, values_offset)
 
 
 ROW_BYTES = sizeof(Row)
@@ -12,15 +13,9 @@ ROW_BYTES = sizeof(Row)
 
 def shuffle(int32_t[::1] order, int64_t n, uint64_t seed, uint64_t counter):
     """A random order of the first n entries, the same for the same seed and counter."""
-    cdef int64_t i, j
-    cdef int32_t other
-    cdef uint64_t stream = mix(seed, counter)
-    with nogil:
-        for i in range(n - 1, 0, -1):
-            j = <int64_t>below(mix(stream, <uint64_t>i), <uint64_t>(i + 1))
-            other = order[i]
-            order[i] = order[j]
-            order[j] = other
+    if n > 1:
+        with nogil:
+            shuffle_order(&order[0], n, seed, counter)
 
 
 def fill(
@@ -30,51 +25,82 @@ def fill(
     """Lays the rows of a chunk out in room, alpha = 0, and describes them in rows.
 
     Returns (bytes used, largest squared norm)."""
-    cdef int64_t r, k, length, at = 0
+    cdef int64_t r, length, at = 0
     cdef uint8_t* out = &room[0]
     cdef uint8_t* start = out
-    cdef value_t value
-    cdef value_t* copy
     cdef double square, largest = 0
+    cdef int layout
     with nogil:
         for r in range(codes.shape[0]):
             length = lengths[r]
+            layout = layout_of(&features[at], &values[at], length) if length else WIDE
             rows[r].data = <uint64_t>out
             rows[r].alpha = 0
             rows[r].gradient = 0
             rows[r].length = <int32_t>length
             rows[r].code = codes[r]
+            rows[r].layout = layout
             rows[r].chunk = chunk
             rows[r].place = <int32_t>r
-            if length:
-                memcpy(out, &features[at], 4 * length)
-            copy = <value_t*>(out + values_offset(length, sizeof(value_t)))
             square = 0
-            for k in range(length):
-                value = values[at + k]
-                copy[k] = value
-                square += <double>value * value
+            if length:
+                square = lay_out(&features[at], &values[at], length, layout, out)
             rows[r].norm = <float>sqrt(square)
             largest = max(largest, square)
-            out += row_size(length, sizeof(value_t))
+            out += size_of(length, layout, sizeof(value_t))
             at += length
     return out - start, largest
+
+
+cdef inline int layout_of(const int32_t* features, const value_t* values, int64_t n) noexcept nogil:
+    """The smallest way to keep a row."""
+    cdef int64_t k
+    cdef int32_t all_bits = 0, in_place = 0, same = 1
+    for k in range(n):
+        all_bits |= features[k]
+        in_place |= features[k] ^ <int32_t>k
+    if in_place == 0:
+        return COUNTED
+    for k in range(n):
+        same &= values[k] == values[0]
+    return (SHORT if all_bits < 65536 else WIDE) | (ONE_VALUE if same else 0)
+
+
+cdef inline double lay_out(
+    const int32_t* features, const value_t* values, int64_t n, int layout, uint8_t* out
+) noexcept nogil:
+    """Returns x.x."""
+    cdef int64_t k
+    cdef uint16_t* short_features = <uint16_t*>out
+    cdef value_t* copy = <value_t*>(out + values_offset(n, layout, sizeof(value_t)))
+    cdef double square = 0
+    if layout & SHORT:
+        for k in range(n):
+            short_features[k] = <uint16_t>features[k]
+    elif not layout & COUNTED:
+        memcpy(out, features, 4 * n)
+    memcpy(copy, values, (1 if layout & ONE_VALUE else n) * sizeof(value_t))
+    for k in range(n):
+        square += <double>values[k] * values[k]
+    return square
 
 
 def unpack(
     const Row[::1] rows, uint16_t[::1] codes, int64_t[::1] indptr, int32_t[::1] features, value_t[::1] values
 ):
     """The opposite of fill: rows in memory as one stretch of features and of values."""
-    cdef int64_t r, length, at = 0
+    cdef int64_t r, k, length, mask, at = 0
+    cdef const value_t* row_value
     with nogil:
         for r in range(rows.shape[0]):
             length = rows[r].length
-            codes[r] = <uint16_t>rows[r].code
+            codes[r] = rows[r].code
             indptr[r] = at
-            if length:
-                memcpy(&features[at], <const void*>rows[r].data, 4 * length)
-                memcpy(&values[at], <const void*>(rows[r].data + values_offset(length, sizeof(value_t))),
-                       length * sizeof(value_t))
+            row_value = row_values(&rows[r], <const value_t*>NULL)
+            mask = value_mask(&rows[r])
+            for k in range(length):
+                features[at + k] = row_feature(&rows[r], k)
+                values[at + k] = row_value[k & mask]
             at += length
         indptr[rows.shape[0]] = at
 
@@ -87,7 +113,7 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
     with nogil:
         for r in range(chosen.shape[0]):
             if chosen[r]:
-                size = row_size(rows[r].length, value_size)
+                size = row_size(&rows[r], value_size)
                 if used + size > space or n == copies.shape[0]:
                     break
                 memcpy(&room[0] + used, <const void*>rows[r].data, size)

@@ -1,6 +1,6 @@
 # Inline primitives on one sparse row and on w, shared by the kernels.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -16,7 +16,8 @@ cdef extern from *:
 cdef enum:
     SHORT_ROW = 64
     # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to
-    # guess the rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with 256 bytes of the eighth row ahead.
+    # guess the rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with 256 bytes of the eighth row
+    # ahead.
     BYTES_AHEAD = 2560
     BYTES_OF_ROW = 2048
     ROWS_AHEAD = 12
@@ -29,32 +30,69 @@ ctypedef fused key_t:
     int32_t
     int64_t
 
+ctypedef fused index_t:
+    int32_t
+    uint16_t
 
-# A row in memory, as reader.ROW: at address `data` stand `length` feature numbers (int32), then, on the next multiple
-# of the value's size, as many values. norm = ||x||; gradient = that of the dual at the last visit.
+
+cdef extern from "_dense.h":
+    double dense_dot_float "llsvm_dense_dot_float"(const double* w, const float* x, int64_t n) noexcept nogil
+    double dense_dot_double "llsvm_dense_dot_double"(const double* w, const double* x, int64_t n) noexcept nogil
+    void dense_axpy_float "llsvm_dense_axpy_float"(double a, const float* x, int64_t n, double* w) noexcept nogil
+    void dense_axpy_double "llsvm_dense_axpy_double"(double a, const double* x, int64_t n, double* w) noexcept nogil
+
+# What stands at the address `data` of a row of n nonzeros: n feature numbers of 32 or 16 bits, or none where they are
+# 0 .. n-1; on the next multiple of the value's size, n values, or a single one where all are the same.
+cdef enum:
+    WIDE = 0
+    SHORT = 1
+    COUNTED = 2
+    ONE_VALUE = 4
+
+
+# A row in memory, as reader.ROW. norm = ||x||; gradient = that of the dual at the last visit.
 cdef packed struct Row:
     uint64_t data
     double alpha
     float norm
     float gradient
     int32_t length
-    int32_t code
+    uint16_t code
+    uint16_t layout
     int32_t chunk
     int32_t place
 
 
-cdef inline const int32_t* row_features(const Row* row) noexcept nogil:
-    return <const int32_t*>row.data
+cdef inline uint64_t values_offset(int64_t length, int layout, int value_size) noexcept nogil:
+    """Bytes from the start of a row to its first value."""
+    cdef uint64_t width = 0 if layout & COUNTED else (2 if layout & SHORT else 4)
+    return (width * length + value_size - 1) & ~<uint64_t>(value_size - 1)
 
 
-cdef inline uint64_t values_offset(int64_t length, int value_size) noexcept nogil:
-    """Bytes from the first feature of a row to its first value."""
-    return (4 * length + value_size - 1) & ~<uint64_t>(value_size - 1)
-
-
-cdef inline uint64_t row_size(int64_t length, int value_size) noexcept nogil:
+cdef inline uint64_t size_of(int64_t length, int layout, int value_size) noexcept nogil:
     """Bytes of a row, a multiple of the value's size."""
-    return values_offset(length, value_size) + length * value_size
+    return values_offset(length, layout, value_size) + (1 if layout & ONE_VALUE else length) * value_size
+
+
+cdef inline uint64_t row_size(const Row* row, int value_size) noexcept nogil:
+    return size_of(row.length, row.layout, value_size)
+
+
+cdef inline int32_t row_feature(const Row* row, int64_t k) noexcept nogil:
+    if row.layout & COUNTED:
+        return <int32_t>k
+    if row.layout & SHORT:
+        return (<const uint16_t*>row.data)[k]
+    return (<const int32_t*>row.data)[k]
+
+
+cdef inline const value_t* row_values(const Row* row, const value_t* kind) noexcept nogil:
+    return <const value_t*>(row.data + values_offset(row.length, row.layout, sizeof(value_t)))
+
+
+cdef inline int64_t value_mask(const Row* row) noexcept nogil:
+    """The k-th value of a row is row_values[k & value_mask]."""
+    return 0 if row.layout & ONE_VALUE else -1
 
 
 cdef struct Ahead:
@@ -68,7 +106,7 @@ cdef inline void look_ahead(
     """Before the visit of rows[order[s]]: asks for rows that follow."""
     cdef const Row* row
     cdef int64_t line, size
-    ahead.bytes -= min(<int64_t>row_size(rows[order[s]].length, value_size), <int64_t>BYTES_OF_ROW)
+    ahead.bytes -= min(<int64_t>row_size(&rows[order[s]], value_size), <int64_t>BYTES_OF_ROW)
     if ahead.place <= s:
         ahead.place = s + 1
         ahead.bytes = 0
@@ -76,16 +114,16 @@ cdef inline void look_ahead(
         if ahead.place + 4 < end:
             prefetch(&rows[order[ahead.place + 4]])
         row = &rows[order[ahead.place]]
-        size = min(<int64_t>row_size(row.length, value_size), <int64_t>BYTES_OF_ROW)
+        size = min(<int64_t>row_size(row, value_size), <int64_t>BYTES_OF_ROW)
         for line in range(0, size, 64):
             prefetch(<const void*>(row.data + <uint64_t>line))
         ahead.bytes += size
         ahead.place += 1
 
 
-cdef inline double row_dot(const double* w, const int32_t* index, const value_t* value, Py_ssize_t n) noexcept nogil:
+cdef inline double sum_products(const double* w, const index_t* index, const value_t* value, int64_t n) noexcept nogil:
     cdef double sum0 = 0, sum1 = 0
-    cdef Py_ssize_t k = 0
+    cdef int64_t k = 0
     while k + 1 < n:
         sum0 += w[index[k]] * value[k]
         sum1 += w[index[k + 1]] * value[k + 1]
@@ -95,23 +133,81 @@ cdef inline double row_dot(const double* w, const int32_t* index, const value_t*
     return sum0 + sum1
 
 
-cdef inline double row_square(const value_t* value, Py_ssize_t n) noexcept nogil:
-    """x.x in full precision, which the norm of a row does not have."""
+cdef inline double sum_weights(const double* w, const index_t* index, int64_t n) noexcept nogil:
     cdef double sum0 = 0, sum1 = 0
-    cdef Py_ssize_t k = 0
+    cdef int64_t k = 0
     while k + 1 < n:
-        sum0 += <double>value[k] * value[k]
-        sum1 += <double>value[k + 1] * value[k + 1]
+        sum0 += w[index[k]]
+        sum1 += w[index[k + 1]]
         k += 2
     if k < n:
-        sum0 += <double>value[k] * value[k]
+        sum0 += w[index[k]]
     return sum0 + sum1
 
 
-cdef inline void row_axpy(double a, const int32_t* index, const value_t* value, Py_ssize_t n, double* w) noexcept nogil:
-    cdef Py_ssize_t k
+cdef inline void add_products(
+    double a, const index_t* index, const value_t* value, int64_t n, double* w
+) noexcept nogil:
+    cdef int64_t k
     for k in range(n):
         w[index[k]] += a * value[k]
+
+
+cdef inline void add_number(double a, const index_t* index, int64_t n, double* w) noexcept nogil:
+    cdef int64_t k
+    for k in range(n):
+        w[index[k]] += a
+
+
+cdef inline double row_dot(const double* w, const Row* row, const value_t* kind) noexcept nogil:
+    """w.x"""
+    cdef const value_t* values = row_values(row, kind)
+    if row.layout == WIDE:
+        return sum_products(w, <const int32_t*>row.data, values, row.length)
+    if row.layout == SHORT:
+        return sum_products(w, <const uint16_t*>row.data, values, row.length)
+    if row.layout == COUNTED:
+        if value_t is float:
+            return dense_dot_float(w, values, row.length)
+        else:
+            return dense_dot_double(w, values, row.length)
+    if row.layout & SHORT:
+        return values[0] * sum_weights(w, <const uint16_t*>row.data, row.length)
+    return values[0] * sum_weights(w, <const int32_t*>row.data, row.length)
+
+
+cdef inline void row_axpy(double a, const Row* row, double* w, const value_t* kind) noexcept nogil:
+    """w += a x"""
+    cdef const value_t* values = row_values(row, kind)
+    if row.layout == WIDE:
+        add_products(a, <const int32_t*>row.data, values, row.length, w)
+    elif row.layout == SHORT:
+        add_products(a, <const uint16_t*>row.data, values, row.length, w)
+    elif row.layout == COUNTED:
+        if value_t is float:
+            dense_axpy_float(a, values, row.length, w)
+        else:
+            dense_axpy_double(a, values, row.length, w)
+    elif row.layout & SHORT:
+        add_number(a * values[0], <const uint16_t*>row.data, row.length, w)
+    else:
+        add_number(a * values[0], <const int32_t*>row.data, row.length, w)
+
+
+cdef inline double row_square(const Row* row, const value_t* kind) noexcept nogil:
+    """x.x in full precision, which the norm of a row does not have."""
+    cdef const value_t* values = row_values(row, kind)
+    cdef double sum0 = 0, sum1 = 0
+    cdef int64_t k = 0, n = row.length
+    if row.layout & ONE_VALUE:
+        return n * (<double>values[0] * values[0])
+    while k + 1 < n:
+        sum0 += <double>values[k] * values[k]
+        sum1 += <double>values[k + 1] * values[k + 1]
+        k += 2
+    if k < n:
+        sum0 += <double>values[k] * values[k]
+    return sum0 + sum1
 
 
 cdef inline void sort_by_rank(
@@ -199,3 +295,15 @@ cdef inline uint64_t mix(uint64_t seed, uint64_t counter) noexcept nogil:
 cdef inline uint64_t below(uint64_t number, uint64_t n) noexcept nogil:
     """A 64-bit random number turned into one of 0 .. n-1 (n < 2^32) without division."""
     return ((number >> 32) * n) >> 32
+
+
+cdef inline void shuffle_order(int32_t* order, int64_t n, uint64_t seed, uint64_t counter) noexcept nogil:
+    """A random order of n entries, the same for the same seed and counter."""
+    cdef int64_t i, j
+    cdef int32_t other
+    cdef uint64_t stream = mix(seed, counter)
+    for i in range(n - 1, 0, -1):
+        j = <int64_t>below(mix(stream, <uint64_t>i), <uint64_t>(i + 1))
+        other = order[i]
+        order[i] = order[j]
+        order[j] = other

@@ -16,10 +16,12 @@ from llsvm.core import Block, DataError, Description
 # As Row in cython_src/_sparse.pxd, which must have the same size.
 ROW = np.dtype([
     ("data", np.uint64), ("alpha", np.float64), ("norm", np.float32), ("gradient", np.float32),
-    ("length", np.int32), ("code", np.int32), ("chunk", np.int32), ("place", np.int32),
+    ("length", np.int32), ("code", np.uint16), ("layout", np.uint16), ("chunk", np.int32), ("place", np.int32),
 ])
 
 assert ROW.itemsize == _reader.ROW_BYTES
+# Rows from text are gathered in arenas of this size: large enough for large pages of memory.
+SLAB = 16 << 20
 LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
@@ -159,16 +161,19 @@ class Gatherer:
 
     def add(self, block: Block) -> bool:
         """False where the block no longer fits (and is not taken)."""
-        n_rows, n_nonzeros = self.n_rows + block.n_rows, self.n_nonzeros + block.n_nonzeros
+        n_rows = self.n_rows + block.n_rows
+        size = arena_bytes(block.n_rows, block.n_nonzeros, self._dtype.itemsize)
         # Tables are joined at the end, so for a moment there are two.
-        needed = rows_bytes(n_rows, n_nonzeros, self._dtype.itemsize) + n_rows * ROW.itemsize
+        needed = sum(arena.used for arena in self._arenas) + size + n_rows * (2 * ROW.itemsize + 4)
         if needed + self.reserve > self._memory:
             return False
-        size = arena_bytes(block.n_rows, block.n_nonzeros, self._dtype.itemsize)
-        arena = Arena(size, np.empty(block.n_rows, ROW), self._dtype)
+        arena = self._arenas[-1] if self._arenas else None
+        if arena is None or arena.space[0] < size or arena.space[1] < block.n_rows:
+            blocks = max(1, min(SLAB, self._memory // 16) // (size + block.n_rows * ROW.itemsize + 1))
+            arena = Arena(blocks * size, np.empty(blocks * block.n_rows, ROW), self._dtype)
+            self._arenas.append(arena)
         arena.add(block.codes, np.diff(block.indptr).astype(np.int32), block.features, block.values, 0)
-        self._arenas.append(arena)
-        self.n_rows, self.n_nonzeros = n_rows, n_nonzeros
+        self.n_rows, self.n_nonzeros = n_rows, self.n_nonzeros + block.n_nonzeros
         return True
 
     @property

@@ -41,15 +41,26 @@ def rows_of(block: Block):
 
 
 def rows_in(table, dtype):
-    """What the addresses in a table lead to: feature numbers, then, on a multiple of their size, the values."""
+    """What a table leads to: feature numbers of 4 or 2 bytes, or none where they are 0, 1, ...; then, on
+    a multiple of their size, the values, or one where all are the same."""
     size, found = np.dtype(dtype).itemsize, []
     for row in table:
-        length, address = int(row["length"]), int(row["data"])
+        length, address, layout = int(row["length"]), int(row["data"]), int(row["layout"])
         assert address % size == 0
-        features = ctypes.string_at(address, 4 * length)
-        values = ctypes.string_at(address + -(-4 * length // size) * size, size * length)
-        found.append((int(row["code"]), features, values))
+        width = 0 if layout & 2 else 2 if layout & 1 else 4
+        if width:
+            features = np.frombuffer(ctypes.string_at(address, width * length), np.uint16 if width == 2 else np.int32)
+        else:
+            features = np.arange(length)
+        n_values = min(1, length) if layout & 4 else length
+        values = np.frombuffer(ctypes.string_at(address + -(-width * length // size) * size, size * n_values), dtype)
+        values = np.repeat(values, length) if layout & 4 else values
+        found.append((int(row["code"]), features.astype(np.int32).tobytes(), values.tobytes()))
     return found
+
+
+def one_row(features, values) -> Block:
+    return Block(np.zeros(1, np.uint16), np.array([0, len(features)]), np.array(features, np.int32), np.array(values))
 
 
 def squares(block: Block) -> np.ndarray:
@@ -86,6 +97,24 @@ def test_an_arena_holds_the_rows_it_was_given(dtype):
     expected = np.concatenate([squares(block) for block in blocks])
     np.testing.assert_array_equal(arena.rows["norm"], np.sqrt(expected).astype(np.float32))
     assert arena.largest_square == pytest.approx(expected.max(), rel=1e-14)
+
+
+LAYOUTS = {
+    "any": ([3, 70_000], [1.5, 2.5], 16), "short numbers": ([3, 65_535], [1.5, 2.5], 12),
+    "all features": ([0, 1, 2], [1.5, 2.5, -1], 12), "one value": ([3, 70_000, 70_001], [2, 2, 2], 16),
+    "short numbers, one value": ([3, 4, 5], [2, 2, 2], 12), "no features": ([], [], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_row_takes_no_more_than_it_needs(name, dtype):
+    features, values, n_bytes = LAYOUTS[name]
+    block = one_row(features, np.array(values, dtype))
+    arena = filled_arena(dtype, block)
+    assert rows_in(arena.rows, dtype) == rows_of(block)
+    if dtype == np.float32:
+        assert arena.used == n_bytes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -233,11 +262,9 @@ def test_spilled_blocks_are_the_same_in_the_same_order(dtype):
     blocks = [make_block(n_rows, dtype, n_rows) for n_rows in (100, 0, 1, 250)]
     gatherer, _ = gathering(dtype, 1 << 30, blocks)
     spilled = list(gatherer.spill())
-    assert [rows_of(block) for block in spilled] == [rows_of(block) for block in blocks]
-    for given, found in zip(blocks, spilled, strict=True):
-        for name in ("codes", "indptr", "features", "values"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(given, name))
-            assert getattr(found, name).dtype == getattr(given, name).dtype
+    assert [row for block in spilled for row in rows_of(block)] == [row for block in blocks for row in rows_of(block)]
+    for name in ("codes", "indptr", "features", "values"):
+        assert getattr(spilled[0], name).dtype == getattr(blocks[0], name).dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -249,8 +276,8 @@ def test_a_block_beyond_the_budget_is_not_taken(dtype):
     count = taken.index(False)
     assert 0 < count < 11
     assert gatherer.n_rows == 100 * sum(taken)
-    assert [rows_of(block) for block in gatherer.spill()] == [
-        rows_of(block) for block, fits in zip(blocks, taken, strict=True) if fits
+    assert [row for block in gatherer.spill() for row in rows_of(block)] == [
+        row for block, fits in zip(blocks, taken, strict=True) if fits for row in rows_of(block)
     ]
 
 

@@ -390,8 +390,10 @@ def test_a_bad_last_line_of_a_pipe_leaves_nothing(run, two, tmp_path, ending, sa
 
 
 def test_no_room_for_the_active_file_is_told_and_leaves_nothing(run, two, tmp_path):
+    with open(two.text, "rb") as file:
+        text = b"".join(b"%d %s" % (number % 2, line.partition(b" ")[2]) for number, line in enumerate(file))
     with file_size_limit(2_000):
-        finished = run("llsvm-train", "-s", "shrink", "--memory", "75K", two.text, "model")
+        finished = run("llsvm-train", "-s", "shrink", "-c", "100", "--memory", "75K", "-", "model", stdin=text)
     assert finished.returncode == 1
     assert "File too large" in finished.stderr and "hint: set TMPDIR" in finished.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["tmp"]

@@ -338,6 +338,50 @@ def wide_path(wide, request):
     return split(wide.text, request.param) if request.param else wide.text
 
 
+# Several threads
+
+
+@pytest.fixture(scope="module", params=["sparse", "dense", "binary", "wide"])
+def many_rows(tmp_path_factory, request):
+    """Rows for several batches, in every layout."""
+    rng, n_rows = np.random.default_rng(8), 5000
+    y = np.where(rng.random(n_rows) < 0.5, 1, -1)
+    if request.param == "dense":
+        noise = (rng.integers(-64, 64, (n_rows, 70)) + 0.5) / 256
+        X = scipy.sparse.csr_matrix(y[:, None] * (np.arange(70) < 5) / 8 + noise)
+    else:
+        made = make_rows(n_rows, 5)
+        X, y = made.X, made.y
+        if request.param == "binary":
+            X.data[:] = 0.25
+        elif request.param == "wide":
+            X = scipy.sparse.csr_matrix((X.data, X.indices * 1009, X.indptr))
+    text = write_text(tmp_path_factory.mktemp("many") / "many.txt", X, y)
+    return Rows(X, y, text=text, blocks=split(text, 20))
+
+
+@pytest.mark.parametrize("solver", ["dual", "dual-l2"])
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_any_number_of_threads_beyond_one_gives_one_model(many_rows, fit, solver, place):
+    memory = many_rows.X.nnz * 8 // 4 if place == "disk" else LARGE
+    fits = [fit(many_rows.blocks, solver=solver, bias=1.0, C=0.1, memory=memory, threads=threads)
+            for threads in (2, 3, 2)]  # fmt: skip
+    first = fits[0]
+    assert first.streamed == (place == "disk")
+    assert first.outcome.reason == "converged"
+    value = objective(many_rows.X, many_rows.y, first.model, C=0.1, squared=SOLVERS[solver].squared_loss)
+    assert value == pytest.approx(first.outcome.certificate.primal, rel=1e-5)
+    for other in fits[1:]:
+        assert other.outcome.w.tobytes() == first.outcome.w.tobytes()
+
+
+def test_threads_take_turns_in_all_sizes_of_sweeps(many_rows, fit):
+    """One thread and two come to the same optimum."""
+    one, two = (fit(many_rows.text, bias=1.0, tolerance=1e-7, threads=threads) for threads in (1, 2))
+    assert one.outcome.certificate.primal == pytest.approx(two.outcome.certificate.primal, rel=2e-7)
+    np.testing.assert_allclose(one.outcome.w, two.outcome.w, atol=1e-3 * np.abs(one.outcome.w).max())
+
+
 def memory_asked_for(refusal):
     return parse_size(re.search(r"--memory (\S+) (would do|is needed)", refusal.value.hint)[1])
 

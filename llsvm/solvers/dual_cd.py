@@ -17,6 +17,9 @@ from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_byt
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
+SMALLEST = 1e-12  # projected gradients that are not 0
+# Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
+BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 32
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 
 
@@ -28,6 +31,31 @@ def float32_box(problem) -> tuple[np.ndarray, bool]:
         bound = box[:, 0].astype(np.float32)
         box[:, 0] = np.where(bound <= box[:, 0], bound, np.nextafter(bound, np.float32(0)))
     return box, bool(rounding)
+
+
+class Team:
+    """Threads that sweep rows together."""
+
+    def __init__(self, n_threads: int, description):
+        self._n_helpers = n_threads - 1
+        self._pool = ThreadPoolExecutor(self._n_helpers, thread_name_prefix="sweep")
+        row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
+        self._most = int(min(_dual_cd.MOST_ROWS, max(SMALLEST_BATCH, BATCH_BYTES / row_bytes)))
+
+    def sweep(self, table, order, active: int, *arguments) -> int:
+        """As _dual_cd.sweep."""
+        arguments = table, order, active, *arguments
+        if active <= 2 * self._most:
+            return _dual_cd.sweep(*arguments)
+        more = np.zeros(_dual_cd.BATCH_BYTES, np.uint8), self._most, SMALLEST
+        helping = [self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False) for _ in range(self._n_helpers)]
+        active = _dual_cd.sweep_together(*arguments, *more, True)
+        for help in helping:
+            help.result()
+        return active
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
 
 class DualCD:
@@ -43,12 +71,20 @@ class DualCD:
         self.w = np.zeros(problem.n_features + 1)
         self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self._state = np.zeros(8)
+        self._state, self._team = np.zeros(9), None
         self._counter = 0
 
     @property
     def bias(self) -> float:
         return self.problem.bias
+
+    def _gather_team(self, description) -> None:
+        if self.problem.threads > 1:
+            self._team = Team(self.problem.threads, description)
+
+    def _close_team(self) -> None:
+        if self._team:
+            self._team.close()
 
     def show_progress(self, bar) -> None:
         """bar(what, done, total) is called on the way."""
@@ -73,10 +109,9 @@ class DualCD:
         problem, state = self.problem, self._state
         if fresh:
             state[0], state[1] = np.inf, -np.inf
-        return _dual_cd.sweep(
-            table, order, active, count_from, self.w, problem.bias, problem.signs, self._box, self._round, shrink,
-            state, self._kind,
-        )
+        arguments = (table, order, active, count_from, self.w, problem.bias, problem.signs, self._box, self._round,
+                     shrink, state, self._kind)
+        return self._team.sweep(*arguments) if self._team else _dual_cd.sweep(*arguments)
 
     def _solve(self, table, order, inner: int, count_from: int) -> None:
         """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
@@ -98,6 +133,10 @@ class DualCD:
         """LIBLINEAR's stopping quantity of the last sweep: the spread of projected gradients around 0."""
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
         return float(highest - lowest)
+
+    def _is_close(self) -> bool:
+        """Whether the gap is small enough, as far as the rows of the last sweep tell."""
+        return self._state[8] <= self.problem.tolerance * (self.dual + self._state[8])
 
     def _narrow(self) -> None:
         """The bounds for shrinking, from the sweep just made."""
@@ -152,10 +191,12 @@ class Shrinking(DualCD):
         self._state[6] = self._state[7] = 0
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=True, fresh=self._fresh)
         self._visited += self._state[7]
-        self._fresh = self._violation() <= self._settling
-        look = self._fresh or self._visited >= self.LOOK_EVERY * n_rows
+        settled, close = self._violation() <= self._settling, self._is_close()
+        look = close or self._visited >= self.LOOK_EVERY * n_rows
+        self._settling *= self.NEXT_TOLERANCE if settled else 1
+        self._fresh = settled or close
         if self._fresh:
-            self._n_active, self._settling = n_rows, self._settling * self.NEXT_TOLERANCE
+            self._n_active = n_rows
         else:
             self._narrow()
         self._visited = 0 if look else self._visited
@@ -176,6 +217,7 @@ class InMemory(Shrinking):
         self._box, self._round, self._kind = problem.box, False, data.kind
         self.bytes_read = data.bytes_read
         self._pool = ThreadPoolExecutor(problem.threads, thread_name_prefix="loss")
+        self._gather_team(data.description)
 
     def passes(self):
         n_rows, number = len(self._data.table), 0
@@ -195,6 +237,7 @@ class InMemory(Shrinking):
         self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool))
 
     def close(self) -> None:
+        self._close_team()
         self._pool.shutdown()
         self._data.release()
         self.w = None
@@ -213,6 +256,7 @@ class Streaming(DualCD):
         super().__init__(problem)
         self.blocks = blocks
         self._kind, (self._box, self._round) = np.zeros(1, blocks.dtype), float32_box(problem)
+        self._gather_team(blocks.description)
         self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
         self._lay_out()
         self._reader = Prefetcher(blocks, self._groups, self._plan())
@@ -316,6 +360,7 @@ class Streaming(DualCD):
         self._certify(self.w, loss)
 
     def close(self) -> None:
+        self._close_team()
         self._reader.close()
         self._alphas.close()
         self._groups = self._table = self._reader = self._order = self._alphas = self.w = None

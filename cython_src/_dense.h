@@ -1,0 +1,48 @@
+/* Products of w with a row of all features, by blocks of 8 numbers, for several instruction sets: the machine's is chosen
+   when the module is loaded. Every one of them adds in the same order, so that all give the same bits. */
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__has_attribute)
+#if __has_attribute(target_clones) && defined(__x86_64__) && defined(__linux__)
+#define LLSVM_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+#endif
+#ifndef LLSVM_CLONES
+#define LLSVM_CLONES
+#endif
+
+typedef double llsvm_doubles __attribute__((vector_size(64)));
+typedef float llsvm_floats __attribute__((vector_size(32)));
+
+#define LLSVM_LOAD_float(x) ({ llsvm_floats v; memcpy(&v, x, sizeof v); __builtin_convertvector(v, llsvm_doubles); })
+#define LLSVM_LOAD_double(x) ({ llsvm_doubles v; memcpy(&v, x, sizeof v); v; })
+
+#define LLSVM_DENSE(type)                                                                                          \
+    LLSVM_CLONES __attribute__((unused)) static double llsvm_dense_dot_##type(                                     \
+        const double *w, const type *x, int64_t n) {                                                               \
+        llsvm_doubles sums = {0}, others = {0};                                                                    \
+        double sum = 0;                                                                                            \
+        int64_t k = 0;                                                                                             \
+        for (; k + 16 <= n; k += 16) {                                                                             \
+            sums += LLSVM_LOAD_double(w + k) * LLSVM_LOAD_##type(x + k);                                           \
+            others += LLSVM_LOAD_double(w + k + 8) * LLSVM_LOAD_##type(x + k + 8);                                 \
+        }                                                                                                          \
+        sums += others;                                                                                            \
+        for (int lane = 0; lane < 8; lane++) sum += sums[lane];                                                    \
+        for (; k < n; k++) sum += w[k] * x[k];                                                                     \
+        return sum;                                                                                                \
+    }                                                                                                              \
+    LLSVM_CLONES __attribute__((unused)) static void llsvm_dense_axpy_##type(                                      \
+        double a, const type *x, int64_t n, double *w) {                                                           \
+        int64_t k = 0;                                                                                             \
+        for (; k + 8 <= n; k += 8) {                                                                               \
+            llsvm_doubles v = LLSVM_LOAD_double(w + k) + a * LLSVM_LOAD_##type(x + k);                             \
+            memcpy(w + k, &v, sizeof v);                                                                           \
+        }                                                                                                          \
+        for (; k < n; k++) w[k] += a * x[k];                                                                       \
+    }
+
+LLSVM_DENSE(float)
+LLSVM_DENSE(double)
