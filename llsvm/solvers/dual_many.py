@@ -194,6 +194,10 @@ class Streaming(Many):
         super().__init__(stream, config, squared_loss)
         self._alphas, self._active = None, None
 
+    @property
+    def _beside(self) -> int:
+        return self._stream.needed_bytes
+
     def _begin(self) -> None:
         super()._begin()
         n_rows, n_machines = self._stream.description.n_rows, len(self._machines)
@@ -231,8 +235,7 @@ class Streaming(Many):
     def _full_pass(self, busy, looking: bool) -> list:
         """Returns what the machines see of all rows, if they look."""
         totals, visiting = [0.0] * len(busy), self._spare // VISITING_SHARE
-        room = max(0, self._spare - self._stream.needed_bytes - visiting)
-        self._active = ActiveRows(self._stream.dtype, room, copies=0)
+        self._active = ActiveRows(self._stream.dtype, self._spare - visiting, copies=0)
         most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * ROW.itemsize)
         for arena, _ in self._stream.arenas(self._number):
             if looking:
@@ -276,7 +279,7 @@ class Streaming(Many):
 
     def _sweep_active(self, busy) -> None:
         sweeping = self._spare // SWEEPING_SHARE
-        self._active.memory = self._spare - sweeping
+        self._active.memory = self._spare - sweeping + self._stream.needed_bytes
         for _ in range(ROUNDS):
             for table in self._active.parts(sweeping // SWEEPING_BYTES):
                 self._sweep_part(table, busy)
@@ -285,11 +288,11 @@ class Streaming(Many):
 
     def _sweep_part(self, table, busy) -> None:
         """Every machine sweeps those of these rows that are active in it."""
-        count, problem_of = len(busy), np.full(len(self._machines), -1)
+        count, problem_of = len(busy), np.zeros(len(self._machines), np.intp)
         problem_of[[self._machines.index(machine) for machine in busy]] = np.arange(count)
         rows, positions, alphas = (np.concatenate(found) for found in zip(*self._find_active(table), strict=True))
         problems = problem_of[positions % len(self._machines)]
-        order = np.argsort(problems, kind="stable")[np.count_nonzero(problems < 0) :]
+        order = np.argsort(problems, kind="stable")
         ends = np.cumsum(np.bincount(problems[order], minlength=count))[:-1]
         rows, positions, alphas = rows[order], positions[order], alphas[order]
         del problems, order
@@ -298,7 +301,7 @@ class Streaming(Many):
         self._alphas.scatter(positions, -alphas)
 
     def _find_active(self, table):
-        """Yields rows of the table, where their active dual variables stand, and these, of any problems."""
+        """Yields rows of the table, where their active dual variables stand, and these."""
         for start, end, position in self._runs(table):
             places = table["place"][start:end] - table["place"][start]
             alphas = self._alphas.read(position, (int(places[-1]) + 1) * len(self._machines))

@@ -25,9 +25,9 @@ FIRST_VIOLATION, COOLING = 1.0, 0.1
 MOST_EFFORT = 2.0
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
-# From disk, loops over the active rows go round this often, and their work grows from pass to pass: by one full loop's
-# worth, or by so many loops, and no longer after so many passes (docs/multiclass.md).
-ROUNDS, LOOPS, MOST_GROWTH = 4, 10, 12
+# From disk: rounds over the active rows after a pass, and by how many loops in all, or full ones' worth of work, they
+# grow from pass to pass, for so many passes (docs/multiclass.md).
+ROUNDS, LOOPS, FULL_LOOPS, GROWTH = 4, 2.5, 0.25, 48
 # What a visit holds of a row and of each of its nodes; loops over the active rows, of a node.
 ROW_BYTES, NODE_BYTES, ACTIVE_NODE_BYTES = 64, 28, 64
 
@@ -352,8 +352,8 @@ class Streaming(Direct):
         return float(self._state["violation"][0])
 
     def _loop_all_active(self, violation: float) -> None:
-        full_loop, growth = self._stream.description.n_rows * self._n_classes, min(MOST_GROWTH, self._number)
-        loops = growth / ROUNDS * min(LOOPS, full_loop / max(1, self._n_active_alphas))
+        full_loop = self._stream.description.n_rows * self._n_classes
+        loops = min(GROWTH, self._number) / ROUNDS * min(LOOPS, FULL_LOOPS * full_loop / max(1, self._n_active_alphas))
         self._active.memory = self._room * 5 // 8 + self._stream.needed_bytes
         for rounds_left in range(ROUNDS - 1, -1, -1):
             for number, rows in enumerate(self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES)):
