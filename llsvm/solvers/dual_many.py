@@ -18,7 +18,7 @@ from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
 VISITING_SHARE, VISITING_BYTES, TABLES = 8, 24, 8
-SWEEPING_SHARE, SWEEPING_BYTES = 8, 96 + ROW.itemsize + 4
+SWEEPING_SHARE, SWEEPING_BYTES = 4, 80
 
 
 class Machine(DualMachine):
