@@ -139,22 +139,35 @@ class ActiveRows:
         position, self._end = self._end, self._end + len(frame)
         return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))
 
-    def groups(self):
-        """Yields Groups of as many rows as fit, to be let go before the next is asked for; they are gone from here.
-        alone: there is but one."""
+    def groups(self, keep: bool = False):
+        """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
+        are gone from here. alone: there is but one."""
         if self._file:
             self._spill()
         if self._resident:
             self.n_groups = 1
             yield self._give_up()
-        while self._segments:
+        segments = self._segments.copy() if keep else self._segments
+        while segments:
             loaded, held = [], 0
-            while self._segments and (not loaded or held + self._size(self._segments[0]) <= self.memory):
-                held += self._size(self._segments[0])
-                loaded.append(self._load(self._segments.pop(0)))
-            self.alone = self.alone and not self._segments
+            while segments and (not loaded or held + self._size(segments[0]) <= self.memory):
+                held += self._size(segments[0])
+                loaded.append(self._load(segments.pop(0)))
+            self.alone = self.alone and not segments
             self.n_groups += 1
             yield _joined(loaded)
+
+    def parts(self, most: int):
+        """Yields tables of rows that fit, all of which stay: no more of them together than have, by their "alpha", so
+        many dual variables in all."""
+        for group in self.groups(keep=True):
+            ends, start = np.cumsum(group.table["alpha"]), 0
+            while start < len(ends):
+                before = ends[start - 1] if start else 0
+                end = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
+                yield group.table[start:end]
+                start = end
+            del group
 
     def _give_up(self) -> Group:
         group, self._resident = self._resident, None

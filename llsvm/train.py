@@ -208,7 +208,9 @@ def _may_be_resident(solver, config: Config) -> bool:
 def _as_stream(data, config: Config, whole_blocks: bool = False):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    return SetStream(data, memory.working(config.memory), config.seed, whole_blocks)
+    columns, vectors, _ = _footprint(solvers.find(config.solver), config, len(data.description.labels))
+    room = memory.working(config.memory) - memory.vector_bytes(data.n_features, columns, vectors)
+    return SetStream(data, max(0, room), config.seed, whole_blocks)
 
 
 def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:

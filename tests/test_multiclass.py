@@ -10,6 +10,8 @@ import pytest
 import scipy.optimize
 import scipy.sparse
 from conftest import make_rows, split, write_text
+from hypothesis import given
+from hypothesis import strategies as st
 from liblinear import liblinearutil
 from test_out_of_core import LAUNCH
 from test_shrink import make_classes, signs_and_costs, weights_of, with_bias
@@ -18,6 +20,7 @@ from llsvm import train
 from llsvm.core import DataError
 from llsvm.evaluate import Predictor
 from llsvm.memory import promised
+from llsvm.solvers.multiclass import Lists
 
 LARGE = 1 << 30
 EXACT = ["dual", "dual-l2", "block", "cs", "ww"]
@@ -130,6 +133,21 @@ def test_small_problems_are_those_of_a_dense_qp(tmp_path, solver):
     classes = list(dict.fromkeys(labels))
     fitted = Fitted(write_text(tmp_path / "few.txt", X, labels), solver=solver, C=0.7, tolerance=1e-9)
     expected = dense_dual(X.toarray(), [classes.index(label) for label in labels], 0.7, solver == "ww")
+    assert fitted.outcome.certificate.primal == pytest.approx(expected, rel=1e-6)
+    assert fitted.outcome.certificate.dual == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["cs", "ww"])
+def test_active_rows_in_many_groups_lead_to_the_same_optimum(tmp_path, solver):
+    """From disk, with memory for a part of the active rows, against the QP."""
+    X, y = make_classes(60, 3, seed=5)
+    labels = [str(code) for code in y]
+    classes = list(dict.fromkeys(labels))
+    blocks = split(write_text(tmp_path / "few.txt", X, labels), 30)
+    fitted = Fitted(blocks, solver=solver, C=0.3, tolerance=1e-7, memory=8 * 61 * 11 + 7000)
+    assert len({stats.bytes_read for stats in fitted.passes}) == len(fitted.passes)
+    expected = dense_dual(X.toarray(), [classes.index(label) for label in labels], 0.3, solver == "ww")
+    assert fitted.outcome.reason == "converged"
     assert fitted.outcome.certificate.primal == pytest.approx(expected, rel=1e-6)
     assert fitted.outcome.certificate.dual == pytest.approx(expected, rel=1e-6)
 
@@ -274,6 +292,30 @@ def test_predictions_follow_the_largest_score(many, fit):
     assert predictor.two_class is False and model.solver_type == "MCSVM_CS"
 
 
+# --- nonzero dual variables, packed
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.floats(-2, 2)), max_size=4), max_size=12), st.data())
+def test_packed_lists_are_plain_lists(rows, data):
+    def packed(rows):
+        pairs, counts = [pair for row in rows for pair in row], np.array([len(row) for row in rows], np.int32)
+        return Lists(counts, np.array([label for label, _ in pairs], np.int32), np.array([value for _, value in pairs]))
+
+    def plain(lists):
+        ends = np.cumsum(lists.counts)
+        pairs = list(zip(lists.labels.tolist(), lists.values.tolist(), strict=True))
+        return [pairs[end - count : end] for count, end in zip(lists.counts, ends, strict=True)]
+
+    lists = Lists.from_bytes(packed(rows).to_bytes(), len(rows))
+    assert plain(lists) == rows
+    chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(rows)))))) if rows else []
+    places = np.array(chosen, int)
+    assert plain(lists.part(places)) == [rows[place] for place in chosen]
+    others = {place: [(place % 3, 0.5)] * (place % 4) for place in chosen}
+    replaced = lists.replaced(places, packed(others.values()))
+    assert plain(replaced) == [others.get(place, row) for place, row in enumerate(rows)]
+
+
 # --- small C, random labels: every class of a row has a dual variable
 
 
@@ -298,6 +340,18 @@ def test_classes_that_tie_are_solved(tmp_path, solver, memory, C):
     assert known.dual * (1 - 1e-9) <= known.primal == pytest.approx(expected, rel=1e-6)
     if solver == "cs":  # sum_m a_i^m = 0 for all i
         np.testing.assert_allclose(fitted.w(X).sum(1), 0, atol=1e-12 * np.abs(fitted.w(X)).sum())
+
+
+@pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
+def test_more_active_rows_than_memory_holds_keep_the_promise(run, tmp_path, solver):
+    """Long rows that tell nothing of their class: most are active, in all classes."""
+    rng = np.random.default_rng(6)
+    X = scipy.sparse.random(12_000, 800, 0.25, "csr", random_state=rng, data_rvs=lambda n: rng.integers(1, 9, n) / 8)
+    blocks = split(write_text(tmp_path / "long.txt", X, rng.integers(0, 5, 12_000)), 16)
+    words = ["-q", "-s", solver, "-c", "0.01", "--max-passes", "3", "--memory", "6M", blocks, "model"]
+    finished = run(sys.executable, "-c", LAUNCH, 0, "llsvm-train", *words)
+    assert finished.returncode == 0, finished.stderr
+    assert int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]) < promised(6 << 20)
 
 
 @pytest.mark.parametrize("memory", [8, 20, 140])

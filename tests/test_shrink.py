@@ -1,6 +1,7 @@
 """-s shrink against a plain transcription of the LLSVM paper's Algorithm 2, LIBLINEAR, and objectives by NumPy."""
 
 import gzip
+import itertools
 import json
 import subprocess
 
@@ -539,6 +540,25 @@ def test_active_rows_come_back_as_they_were(dtype, memory):
     ]
     assert contents(rows.groups(), dtype) == expected
     assert rows.alone == (memory == 1 << 30)
+    rows.close()
+
+
+@pytest.mark.parametrize("memory", [0, 40_000, 1 << 30])
+@pytest.mark.parametrize("most", [1, 50, 10_000])
+def test_active_rows_come_by_again_and_again(memory, most):
+    """No more of them together than have so many dual variables in all."""
+    rng = np.random.default_rng(4)
+    X, counts = scipy.sparse.random(600, 50, 0.2, "csr", random_state=rng), rng.integers(1, 9, 600)
+    rows, arena = active.ActiveRows(np.float64, memory, copies=0), arena_of(X, np.arange(600), np.float64)
+    arena.rows["alpha"] = counts
+    rows.append(arena.rows, np.empty((600, 0)))
+    for _ in range(3):
+        codes = [part["code"].tolist() for part in rows.parts(most)]
+        assert sum(codes, []) == list(range(600))
+        assert all(len(part) == 1 or counts[part].sum() <= most for part in codes)
+        assert memory < 1 << 30 or all(
+            counts[part].sum() + counts[after[0]] > most for part, after in itertools.pairwise(codes)
+        )
     rows.close()
 
 

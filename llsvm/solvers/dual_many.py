@@ -9,14 +9,16 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, Problem
-from llsvm.memory import working
 from llsvm.reader import ROW
 from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, ROUNDS, SWEEPS, VISITS
-from llsvm.solvers.one_vs_rest import OneVsRest, total_of
+from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
 
-VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are visited together
+# Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
+# swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
+VISITING_SHARE, VISITING_BYTES, TABLES = 8, 24, 8
+SWEEPING_SHARE, SWEEPING_BYTES = 4, 80
 
 
 class Machine(DualMachine):
@@ -25,6 +27,10 @@ class Machine(DualMachine):
     def __init__(self, problem: Problem, positive: int, dtype, config):
         super().__init__(problem, positive, dtype, config)
         self.alphas, self.n_passes, self.visits = None, 0, 0
+
+    def set_labels(self, n_labels: int) -> None:
+        super().set_labels(n_labels)
+        self.problem.signs = signs_of(self.positive, n_labels)
 
     def set_rows(self, label_counts: np.ndarray) -> None:
         positive = int(label_counts[self.positive])
@@ -49,23 +55,34 @@ class Machine(DualMachine):
         self._box, self._round = float32_box(self.problem)
 
     def begin_pass(self, looking: bool) -> None:
-        self._state[6] = self._state[7] = 0
+        self._state[6] = self._state[7] = self.n_wanted = 0
+        self._bounds = self._box[(self.problem.signs > 0).astype(int), 0]
         if looking:
             self.begin_look()
             self._seen_w = self.w.copy()
 
-    def visit(self, table, alphas, wanted) -> None:
-        """Visits all rows once and marks those that are active afterwards."""
-        rows, order = self.own(table, alphas), np.arange(len(table), dtype=np.int32)
-        self._sweep(rows, order, len(order))
-        alphas[:] = rows["alpha"]
-        bounds = self._box[rows["code"], 0]
-        wanted[:] = ((alphas > 0) & (alphas < bounds)) | (np.abs(rows["gradient"]) <= MARGIN)
+    def own(self, table, alphas) -> np.ndarray:
+        """A copy of these rows, with the codes of their labels and these dual variables."""
+        rows = table.copy()
+        rows["alpha"] = alphas
+        return rows
 
-    def sweep(self, table, alphas, sweeps: int) -> None:
-        """Sweeps the rows of a group, of which those that are active in other problems alone are shrunk away."""
-        rows, order, n_active = self.own(table, alphas), np.arange(len(table), dtype=np.int32), len(table)
-        for number in range(sweeps):
+    def visit(self, rows, alphas) -> None:
+        """Visits all rows once and gives the alphas of those that are active afterwards a minus sign."""
+        rows["alpha"] = alphas
+        self._sweep(rows, np.arange(len(rows), dtype=np.int32), len(rows))
+        alphas[:] = rows["alpha"]
+        wanted = ((alphas > 0) & (alphas < self._bounds[rows["code"]])) | (np.abs(rows["gradient"]) <= MARGIN)
+        np.negative(alphas, out=alphas, where=wanted)
+        self.n_wanted += int(wanted.sum())
+
+    def sweep(self, table, places, alphas, n_rows: int) -> None:
+        """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
+        if not len(places):
+            return
+        rows, order, n_active = self.own(table[places], alphas), np.arange(len(places), dtype=np.int32), len(places)
+        sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
+        for number in range(self.problem.inner or max(1, round(sweeps))):
             n_active = self._sweep(rows, order, n_active, len(rows), shrink=True, fresh=number == 0)
             self._narrow()
         alphas[:] = rows["alpha"]
@@ -167,12 +184,19 @@ class InMemory(Many):
 
 
 class Streaming(Many):
-    """Rows from disk: all problems visit a group of chunks while it is in memory; between passes they sweep the rows
-    that are active in one of them. See exact.py and docs/out-of-core.md."""
+    """Rows from disk: all problems visit a group of chunks while it is in memory; between passes each sweeps the rows
+    that are active in it. See exact.py and docs/out-of-core.md.
+
+    Dual variables stand row by row. That one is active where its row was visited last is told by its sign.
+    """
 
     def __init__(self, stream, config, squared_loss: bool = False):
         super().__init__(stream, config, squared_loss)
         self._alphas, self._active = None, None
+
+    @property
+    def _beside(self) -> int:
+        return self._stream.needed_bytes
 
     def _begin(self) -> None:
         super()._begin()
@@ -182,7 +206,9 @@ class Streaming(Many):
             machine.keep_float32()
         dtype = np.dtype(np.float32 if rounding else np.float64)
         self._starts = np.concatenate([[0], np.cumsum(self._stream.chunk_rows)])
-        self._alphas = Alphas(n_rows * n_machines, dtype, n_rows * n_machines * dtype.itemsize <= self._room() // 16)
+        room = self._room()
+        self._alphas = Alphas(n_rows * n_machines, dtype, n_rows * n_machines * dtype.itemsize <= room // 16)
+        self._spare = room - (0 if self._alphas.on_disk else self._alphas.n_bytes)
 
     def passes(self):
         self._begin()
@@ -199,88 +225,89 @@ class Streaming(Many):
         """Visits all rows, then sweeps the active ones; returns how many these are."""
         for machine in busy:
             machine.begin_pass(looking)
-        totals, columns = [0.0] * len(busy), self._columns(busy)
-        self._active = self._new_active()
-        for arena, _ in self._stream.arenas(self._number):
-            if looking:
-                self._look(arena.rows, busy, totals)
-            for part in self._parts(arena.rows):
-                self._visit_part(part, busy, columns)
+        totals = self._full_pass(busy, looking)
         n_active = self._active.n_rows
         self._sweep_active(busy)
         if looking:
             self._end_look(busy, totals)
         return n_active
 
-    def _columns(self, busy) -> list[int]:
-        return [self._machines.index(machine) for machine in busy]
+    def _full_pass(self, busy, looking: bool) -> list:
+        """Returns what the machines see of all rows, if they look."""
+        totals, visiting = [0.0] * len(busy), self._spare // VISITING_SHARE
+        self._active = ActiveRows(self._stream.dtype, self._spare - visiting, copies=0)
+        most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * ROW.itemsize)
+        for arena, _ in self._stream.arenas(self._number):
+            if looking:
+                self._look(arena.rows, busy, totals)
+            for start in range(0, arena.n_rows, most_rows):
+                self._visit_part(arena.rows[start : start + most_rows], busy)
+        return totals
 
-    def _new_active(self, spilling: bool = False) -> ActiveRows:
-        room = self._room() - (0 if self._alphas.on_disk else self._alphas.n_bytes)
-        return ActiveRows(self._stream.dtype, room, min(self._config.threads, len(self._machines)), spilling=spilling)
+    def _own_alphas(self, alphas, busy) -> list[np.ndarray]:
+        return [alphas[self._machines.index(machine)] for machine in busy]
 
-    def _parts(self, rows):
-        """As many rows as may be visited together."""
-        most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 48 * len(self._machines))
-        for start in range(0, len(rows), most_rows):
-            yield rows[start : start + most_rows]
+    def _visit_part(self, rows, busy) -> None:
+        alphas = self._read_alphas(rows)
+        own = self._own_alphas(alphas, busy)
+        tables = [rows, *(rows.copy() for _ in range(min(self._config.threads, len(busy)) - 1))]
+        self._map(Machine.visit, busy, [tables[place % len(tables)] for place in range(len(busy))], own)
+        self._write_alphas(rows, alphas)
+        counts = sum(np.signbit(alphas_of_one).astype(np.int32) for alphas_of_one in own)
+        rows["alpha"] = counts
+        active = rows[counts > 0]
+        self._active.append(active, np.empty((len(active), 0)))
 
-    def _visit_part(self, rows, busy, columns) -> None:
-        alphas = self._read_alphas(rows, columns)
-        own, wanted = alphas[columns], np.zeros((len(busy), len(rows)), bool)
-        self._map(Machine.visit, busy, [rows] * len(busy), own, wanted)
-        alphas[columns] = own
-        self._write_alphas(rows, columns, alphas)
-        kept = wanted.any(0)
-        self._active.append(rows[kept], alphas.T[kept])
+    def _runs(self, rows):
+        """Yields (start, end, where their dual variables begin) of rows of one chunk."""
+        ends = np.append(np.flatnonzero(np.diff(rows["chunk"])) + 1, len(rows)).tolist()
+        first_rows = self._starts[rows["chunk"]] + rows["place"]
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield start, end, int(first_rows[start]) * len(self._machines)
 
-    def _read_alphas(self, rows, columns) -> np.ndarray:
-        """(problems, rows)."""
-        alphas = np.zeros((len(self._machines), len(rows)))
-        for column, run, position in self._places(rows, columns):
-            alphas[column, run] = self._alphas.read(position, run.stop - run.start)
+    def _read_alphas(self, rows) -> np.ndarray:
+        """(problems, rows), of rows that stand side by side in their chunks."""
+        alphas = np.empty((len(self._machines), len(rows)))
+        for start, end, position in self._runs(rows):
+            read = self._alphas.read(position, (end - start) * len(self._machines))
+            alphas[:, start:end] = np.abs(read.reshape(end - start, -1).T)
         return alphas
 
-    def _write_alphas(self, rows, columns, alphas) -> None:
-        for column, run, position in self._places(rows, columns):
-            self._alphas.write(position, alphas[column, run])
-
-    def _places(self, rows, columns):
-        """Yields (problem, rows of one chunk, where their dual variables stand)."""
-        ends = np.append(np.flatnonzero(np.diff(rows["chunk"])) + 1, len(rows)).tolist()
-        for start, end in zip([0, *ends], ends, strict=False):
-            chunk, place = int(rows["chunk"][start]), int(rows["place"][start])
-            for column in columns:
-                yield column, slice(start, end), int(self._positions(chunk, place, column))
-
-    def _positions(self, chunks, places, column: int):
-        """Where the dual variables of rows stand: a chunk's, problem by problem."""
-        return self._starts[chunks] * len(self._machines) + column * self._stream.chunk_rows[chunks] + places
+    def _write_alphas(self, rows, alphas) -> None:
+        for start, end, position in self._runs(rows):
+            self._alphas.write(position, alphas[:, start:end].T.ravel())
 
     def _sweep_active(self, busy) -> None:
-        columns, n_rows = self._columns(busy), self._stream.description.n_rows
-        sweeps = min(SWEEPS, VISITS * n_rows / max(1, self._active.n_rows)) / ROUNDS
-        sweeps = [self._config.inner or max(1, round(sweeps))] * len(busy)
-        for rounds_left in range(ROUNDS - 1, -1, -1):
-            before, self._active = self._active, self._new_active(spilling=True)
-            for group in before.groups():
-                own = group.alphas.T[columns]
-                self._map(Machine.sweep, busy, [group.table] * len(busy), own, sweeps)
-                group.alphas[:, columns] = own.T
-                if rounds_left == 0:
-                    self._scatter(group, columns)
-                elif before.alone:
-                    self._active.adopt(group)
-                else:
-                    self._active.append_all(group)
-                del group, own
-            before.close()
+        sweeping = self._spare // SWEEPING_SHARE
+        self._active.memory = self._spare - sweeping + self._stream.needed_bytes
+        for _ in range(ROUNDS):
+            for table in self._active.parts(sweeping // SWEEPING_BYTES):
+                self._sweep_part(table, busy)
+                del table
         self._active.close()
 
-    def _scatter(self, group, columns) -> None:
-        for column in columns:
-            positions = self._positions(group.table["chunk"], group.table["place"], column)
-            self._alphas.scatter(positions, group.alphas[:, column])
+    def _sweep_part(self, table, busy) -> None:
+        """Every machine sweeps those of these rows that are active in it."""
+        count, problem_of = len(busy), np.zeros(len(self._machines), np.intp)
+        problem_of[[self._machines.index(machine) for machine in busy]] = np.arange(count)
+        rows, positions, alphas = (np.concatenate(found) for found in zip(*self._find_active(table), strict=True))
+        problems = problem_of[positions % len(self._machines)]
+        order = np.argsort(problems, kind="stable")
+        ends = np.cumsum(np.bincount(problems[order], minlength=count))[:-1]
+        rows, positions, alphas = rows[order], positions[order], alphas[order]
+        del problems, order
+        n_rows = [self._stream.description.n_rows] * count
+        self._map(Machine.sweep, busy, [table] * count, np.split(rows, ends), np.split(alphas, ends), n_rows)
+        self._alphas.scatter(positions, -alphas)
+
+    def _find_active(self, table):
+        """Yields rows of the table, where their active dual variables stand, and these."""
+        for start, end, position in self._runs(table):
+            places = table["place"][start:end] - table["place"][start]
+            alphas = self._alphas.read(position, (int(places[-1]) + 1) * len(self._machines))
+            found = np.flatnonzero(np.signbit(alphas))
+            rows = start + np.searchsorted(places, found // len(self._machines))
+            yield rows.astype(np.int32), position + found, -alphas[found].astype(np.float64)
 
     def close(self) -> None:
         if self._alphas:
@@ -296,15 +323,14 @@ class Blocks(Streaming):
     def _pass(self, busy, looking: bool) -> int:
         for machine in busy:
             machine.begin_pass(looking)
-        totals, columns, inner = [0.0] * len(busy), self._columns(busy), self._config.inner
+        totals, inner, count = [0.0] * len(busy), self._config.inner, len(busy)
         for arena, _, _ in self._stream.blocks(self._number):
             if looking:
                 self._look(arena.rows, busy, totals)
-            alphas = self._read_alphas(arena.rows, columns)
-            own = alphas[columns]
-            self._map(Machine.solve, busy, [arena.rows] * len(busy), own, [1 if inner is None else inner] * len(busy))
-            alphas[columns] = own
-            self._write_alphas(arena.rows, columns, alphas)
+            alphas = self._read_alphas(arena.rows)
+            own = self._own_alphas(alphas, busy)
+            self._map(Machine.solve, busy, [arena.rows] * count, own, [1 if inner is None else inner] * count)
+            self._write_alphas(arena.rows, alphas)
         if looking:
             self._end_look(busy, totals)
         return 0

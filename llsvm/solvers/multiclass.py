@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from llsvm import _multiclass
+from llsvm.active import ActiveRows
 from llsvm.alphas import Packed
 from llsvm.core import Certificate, DataError, PassStats, label_order
 from llsvm.memory import check_vectors, room_beside, vector_bytes
@@ -23,7 +25,54 @@ FIRST_VIOLATION, COOLING = 1.0, 0.1
 MOST_EFFORT = 2.0
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
-ROW_BYTES = 64  # of what a visit holds of a row beside its nodes
+# From disk: rounds over the active rows after a pass, and by how many loops in all, or full ones' worth of work, they
+# grow from pass to pass, for so many passes (docs/multiclass.md).
+ROUNDS, LOOPS, FULL_LOOPS, GROWTH = 4, 2.5, 0.25, 48
+# What a visit holds of a row and of each of its nodes; loops over the active rows, of a node.
+ROW_BYTES, NODE_BYTES, ACTIVE_NODE_BYTES = 64, 28, 64
+
+
+class Lists(NamedTuple):
+    """The nonzero alphas of rows one behind the other: how many each row has, their classes and values."""
+
+    counts: np.ndarray
+    labels: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def from_bytes(cls, data: bytes, n_rows: int) -> Lists:
+        if not data:
+            return cls(np.zeros(n_rows, np.int32), np.empty(0, np.int32), np.empty(0))
+        n = (len(data) - 4 * n_rows) // 12
+        numbers = np.frombuffer(data, np.int32, offset=8 * n)
+        return cls(numbers[:n_rows], numbers[n_rows:], np.frombuffer(data, np.float64, n))
+
+    def to_bytes(self) -> bytes:
+        return b"".join(part.tobytes() for part in (self.values, self.counts, self.labels)) if len(self.values) else b""
+
+    def part(self, rows: np.ndarray) -> Lists:
+        """Of these rows, which rise."""
+        if len(rows) == len(self.counts):
+            return self
+        wanted = self._entries(rows)
+        return Lists(self.counts[rows], self.labels[wanted], self.values[wanted])
+
+    def replaced(self, rows: np.ndarray, part: Lists) -> Lists:
+        """With other alphas for these rows."""
+        if len(rows) == len(self.counts):
+            return part
+        counts, n = self.counts.copy(), len(self.values) + len(part.values) - int(self.counts[rows].sum())
+        counts[rows] = part.counts
+        lists = Lists(counts, np.empty(n, np.int32), np.empty(n))
+        before, after = self._entries(rows), lists._entries(rows)
+        for new, replacing, old in zip(lists[1:], part[1:], self[1:], strict=True):
+            new[after], new[~after] = replacing, old[~before]
+        return lists
+
+    def _entries(self, rows) -> np.ndarray:
+        is_wanted = np.zeros(len(self.counts), bool)
+        is_wanted[rows] = True
+        return np.repeat(is_wanted, self.counts)
 
 
 class SparseAlphas:
@@ -50,30 +99,20 @@ class SparseAlphas:
         """A visit needs two free ones a class."""
         return (len(self.head) + 3) * self._n_classes
 
-    @classmethod
-    def from_bytes(cls, parts, sizes: list[int], n_classes: int, state: np.ndarray) -> SparseAlphas:
-        """Of rows in several parts of these sizes; an empty part has no nonzero alphas."""
-        alphas, start = cls(sum(sizes), n_classes, state), 0
-        for part, size in zip(parts, sizes, strict=True):
-            if part:
-                counts = np.frombuffer(part, np.int32, size)
-                n = int(counts.sum())
-                while state["n_free"][0] < n:
-                    alphas.grow()
-                labels = np.frombuffer(part, np.int32, n, 4 * size)
-                values = np.frombuffer(part[4 * (size + n) :], np.float64)
-                _multiclass.unpack(counts, labels, values, alphas.head[start : start + size], alphas.nodes, state)
-            start += size
-        return alphas
+    def unpack(self, start: int, lists: Lists) -> None:
+        """Gives the rows from this one on, which have none yet, their alphas."""
+        while self._state["n_free"][0] < len(lists.values):
+            self.grow()
+        _multiclass.unpack(*lists, self.head[start : start + len(lists.counts)], self.nodes, self._state)
 
-    def to_bytes(self, start: int, end: int) -> bytes:
+    def pack(self, start: int, end: int) -> Lists:
         """Those of rows start to end."""
         head, counts = self.head[start:end], np.empty(end - start, np.int32)
         n = _multiclass.pack(head, self.nodes, counts, np.empty(0, np.int32), np.empty(0))
-        labels, values = np.empty(n, np.int32), np.empty(n)
+        lists = Lists(counts, np.empty(n, np.int32), np.empty(n))
         if n:
-            _multiclass.pack(head, self.nodes, counts, labels, values)
-        return counts.tobytes() + labels.tobytes() + values.tobytes() if n else b""
+            _multiclass.pack(head, self.nodes, *lists)
+        return lists
 
     def _more(self) -> int:
         return max(4 * self._n_classes, len(self.head), int((ROOM_TO_GROW - 1) * len(self.nodes)))
@@ -243,69 +282,119 @@ class InMemory(Direct):
 
 
 class Streaming(Direct):
-    """Rows from disk, in random groups of chunks: a full loop over each group, then loops over its active rows; the
-    nonzero alphas of a chunk are kept beside it."""
-
-    # Loops over the active rows of a group, by full ones' worth of work.
-    EFFORT = 3.0
+    """Rows from disk, in random groups of chunks: a full loop over each group, after which its active rows are copied;
+    after the pass these are looped over on their own. The nonzero alphas of a chunk are kept together."""
 
     def __init__(self, stream, config, squared_loss: bool = False):
         super().__init__(stream, config, squared_loss)
         taken = vector_bytes(stream.n_features, self._n_classes, self.vectors) + stream.needed_bytes
         what = f"the weights of {stream.n_features} features for {self._n_classes} classes and the rows to work on"
         room = room_beside(taken, config.memory, what)
-        self._alphas = Packed(room // 2)
-        self._most_rows = 1 + room // 4 // (ROW_BYTES + self._n_classes * (NODE.itemsize + 12))
+        self._alphas, self._active, self._room = Packed(room // 4), None, room
+        self._most_rows = 1 + room // 4 // (ROW_BYTES + self._n_classes * NODE_BYTES)
 
     def passes(self):
         self._started, estimate, violation = time.perf_counter(), np.inf, FIRST_VIOLATION
         while True:
             self._number += 1
             looking = estimate <= WORTH_CERTIFYING * self._config.tolerance
-            snapshot, loss, active, largest = self.W.copy() if looking else None, 0.0, 0, 0.0
-            self._state["losses"] = 0.0
-            for arena, _ in self._stream.arenas(self._number):
-                if looking:
-                    loss += self._loss(arena.rows, snapshot)
-                for rows, ends in self._parts(arena.rows):
-                    found, n_active = self._visit(rows, ends, violation)
-                    largest, active = max(largest, found), active + n_active
-            while violation >= largest > 0:
+            snapshot = self.W.copy() if looking else None
+            loss, found = self._full_pass(snapshot)
+            while violation >= found > 0:
                 violation *= COOLING
-            met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
+            primal = self._square(self.W) + float(self._state["losses"][0])
+            n_active = self._active.n_rows
+            self._loop_all_active(violation * COOLING)
+            met = Certificate(primal, self.dual)
             estimate = met.relative_gap
             if looking:
                 self._certify(snapshot, loss)
             del snapshot
-            yield self._stats(active, met)
+            yield self._stats(n_active, met)
+
+    def _full_pass(self, snapshot) -> tuple[float, float]:
+        """Returns the loss of the snapshot, if there is one, and the largest violation met."""
+        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2, copies=0), 0
+        self._state["losses"], loss, found = 0.0, 0.0, 0.0
+        for arena, _ in self._stream.arenas(self._number):
+            if snapshot is not None:
+                loss += self._loss(arena.rows, snapshot)
+            for rows in self._parts(arena.rows):
+                found = max(found, self._visit(rows))
+        return loss, found
 
     def _parts(self, rows):
-        """Rows to be visited together, and the ends of the runs whose alphas are kept together: of one chunk, and
-        always the same."""
-        chunks, places = rows["chunk"], rows["place"]
-        starts = (np.diff(chunks) != 0) | (places[1:] % self._most_rows == 0)
-        bounds = [0, *(np.flatnonzero(starts) + 1).tolist(), len(rows)]
+        """Rows to be visited together."""
+        bounds = [start for start, _, _ in self._runs(rows)] + [len(rows)]
         first = 0
         for number in range(1, len(bounds)):
             if number == len(bounds) - 1 or bounds[number + 1] - bounds[first] > self._most_rows:
-                yield rows[bounds[first] : bounds[number]], [end - bounds[first] for end in bounds[first : number + 1]]
+                yield rows[bounds[first] : bounds[number]]
                 first = number
 
-    def _visit(self, rows, ends: list[int], violation: float) -> tuple[float, int]:
-        """Returns the largest violation met and the number of rows with nonzero alphas."""
-        keys = [(int(rows["chunk"][start]), int(rows["place"][start])) for start in ends[:-1]]
-        alphas = SparseAlphas.from_bytes(map(self._alphas.read, keys), np.diff(ends).tolist(), self._n_classes,
-                                         self._state)
-        order = np.arange(len(rows), dtype=np.int32)
+    def _runs(self, rows):
+        """Yields (start, end, key) of rows of one chunk whose alphas are kept together, under this key."""
+        chunks, places = rows["chunk"], rows["place"] // self._most_rows
+        starts = np.flatnonzero((np.diff(chunks) != 0) | (np.diff(places) != 0)) + 1
+        for start, end in zip([0, *starts.tolist()], [*starts.tolist(), len(rows)], strict=True):
+            yield start, end, (int(chunks[start]), int(places[start]))
+
+    def _visit(self, rows) -> float:
+        """Returns the largest violation met."""
+        alphas, order = SparseAlphas(len(rows), self._n_classes, self._state), np.arange(len(rows), dtype=np.int32)
+        self._read_alphas(rows, alphas)
         self._loop(rows, order, len(rows), alphas, full=True)
-        found = float(self._state["violation"][0])
-        self._loop_active(rows, order, alphas, violation * COOLING, self.EFFORT * len(rows) * self._n_classes)
-        for key, start, end in zip(keys, ends[:-1], ends[1:], strict=True):
-            self._alphas.write(key, alphas.to_bytes(start, end))
-        return found, int((alphas.head >= 0).sum())
+        self._write_alphas(rows, alphas)
+        n_active = _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, self._costs, self.weston, order)
+        active = rows[order[:n_active]]
+        self._n_active_alphas += int(active["alpha"].sum())
+        self._active.append(active, np.empty((n_active, 0)))
+        return float(self._state["violation"][0])
+
+    def _loop_all_active(self, violation: float) -> None:
+        full_loop = self._stream.description.n_rows * self._n_classes
+        loops = min(GROWTH, self._number) / ROUNDS * min(LOOPS, FULL_LOOPS * full_loop / max(1, self._n_active_alphas))
+        self._active.memory = self._room * 5 // 8 + self._stream.needed_bytes
+        for rounds_left in range(ROUNDS - 1, -1, -1):
+            for number, rows in enumerate(self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES)):
+                alphas = SparseAlphas(len(rows), self._n_classes, self._state)
+                if rounds_left == ROUNDS - 1:
+                    self._read_alphas(rows, alphas)
+                else:
+                    alphas.unpack(0, Lists.from_bytes(self._alphas.read(number), len(rows)))
+                order = np.empty(len(rows), np.int32)
+                self._loop_active(rows, order, alphas, violation, loops * float(rows["alpha"].sum()))
+                if rounds_left:
+                    self._alphas.write(number, alphas.pack(0, len(rows)).to_bytes())
+                else:
+                    self._write_alphas(rows, alphas)
+                    self._alphas.write(number, b"")
+                del rows, alphas, order
+        self._active.close()
+
+    def _read_alphas(self, rows, alphas: SparseAlphas) -> None:
+        for start, end, key in self._runs(rows):
+            alphas.unpack(start, self._lists(key).part(self._places(rows, start, end)))
+
+    def _write_alphas(self, rows, alphas: SparseAlphas) -> None:
+        """Leaves the number of nonzero alphas of a row as its alpha."""
+        for start, end, key in self._runs(rows):
+            lists = alphas.pack(start, end)
+            rows["alpha"][start:end] = lists.counts
+            self._alphas.write(key, self._lists(key).replaced(self._places(rows, start, end), lists).to_bytes())
+
+    def _lists(self, key) -> Lists:
+        chunk, number = key
+        n_rows = min(self._most_rows, int(self._stream.chunk_rows[chunk]) - number * self._most_rows)
+        return Lists.from_bytes(self._alphas.read(key), n_rows)
+
+    def _places(self, rows, start: int, end: int) -> np.ndarray:
+        return rows["place"][start:end] % self._most_rows
 
     def close(self) -> None:
         self._alphas.close()
+        if self._active:
+            self._active.close()
         super().close()
 
 
