@@ -100,15 +100,16 @@ def run(command: Command) -> Run:
     return result._replace(counted=command.own_clock(result.output)) if command.own_clock else result
 
 
-def interleave(commands: dict[str, Command], repeat: int, patience: float = float("inf")) -> dict[str, Runs]:
+def interleave(commands: dict[str, Command], repeat: int, patience: float = float("inf"),
+               known: dict[str, Runs] | None = None) -> dict[str, Runs]:  # fmt: skip
     """Runs all commands in turn, every other round backwards, so that a slow spell of the machine hits them all.
 
-    One that has taken so many seconds of patience in all is not run again.
+    Runs known already count; what has taken so many seconds of patience in all is not run again.
     """
-    runs = {name: Runs() for name in commands}
+    runs = {name: Runs((known or {}).get(name, [])) for name in commands}
     for number in range(repeat):
         for name in list(commands)[:: 1 if number % 2 == 0 else -1]:
-            if sum(past.wall for past in runs[name]) < patience:
+            if len(runs[name]) <= number and sum(past.wall for past in runs[name]) < patience:
                 runs[name].append(run(commands[name]))
     return runs
 
