@@ -7,7 +7,7 @@ taken a minute is not repeated. Text is in the page cache.
 
 Training only: all of fit() for scikit-learn and Snap ML, on a matrix in memory (dense where half of it is not zero);
 for llsvm the seconds of its run log, from rows in memory to the last certificate. A tenth: memory for a tenth of the
-decoded rows (8 bytes a nonzero and a row), or for eight vectors of weights, or 2 MB, whichever is most. Under the
+decoded rows (8 bytes a nonzero and a row), or for five vectors of weights, or 2 MB, whichever is most. Under the
 limit: a control group of version 2 with as much memory as llsvm promises to stay below, page cache included, and the
 block set taken out of the page cache before each run; -s block is stopped after a minute (--quick: ten seconds).
 
@@ -49,7 +49,7 @@ FITS = {
     "scikit-learn SGDClassifier": (fitting.sgd, 0.8),
 }
 PREDICTED, IN_MEMORY, TENTH = "predicted", "in memory", "memory for a tenth"
-DUAL, BLOCK = "dual", "block"
+DUAL, BLOCK, ON_DISK = "dual", "block", "on disk"
 BIASES = {"-1": "no bias, as in the paper", "1": "-B 1"}
 
 
@@ -96,6 +96,10 @@ class Subject:
                         (judging.objective_of_file, self.file(name, "model")))  # fmt: skip
         return self.judge(judged, str(self.path), file, self.options.cost)
 
+    def where(self, name):
+        """Where the rows were: in memory or on disk."""
+        return peers.read_log(self.file(name, "log"))[0]["data"]
+
     @functools.cache  # noqa: B019
     def primal_at(self, tolerance):
         """The objective that ours logs, in memory from text, with this -e."""
@@ -129,8 +133,11 @@ def contest_in_memory(subject):
     """From text: all of LIBLINEAR, its loading, and the training of the others."""
     options = subject.options
     subject.judge(fitting.save_csr, str(subject.path), subject.folder)
-    theirs = {LIBLINEAR: peers.Command([*subject.peer.train, "-s", "3", "-B", "1", "-c", str(options.cost),
-                                        str(subject.path), str(subject.file(LIBLINEAR, "model"))])}  # fmt: skip
+    theirs, loading = {}, {}
+    if subject.peer:
+        words = [*subject.peer.train, "-s", "3", "-B", "1", "-c", str(options.cost), str(subject.path)]
+        theirs[LIBLINEAR] = peers.Command([*words, str(subject.file(LIBLINEAR, "model"))])
+        loading[LOADING] = peers.loading(subject.peer, subject.path)
     for name, (method, _) in FITS.items():
         if fitting.installed(method):
             theirs[name] = fitting.command(method, subject.folder, options.cost, n_threads(options),
@@ -142,7 +149,7 @@ def contest_in_memory(subject):
     ours = {tolerance: subject.ours(tolerance) for tolerance in sorted(set(chosen.values()))}
     split = peers.Command([*peers.llsvm("llsvm-split", options), "--force", "-o", str(subject.blocks),
                            str(subject.path)])  # fmt: skip
-    commands = {**theirs, LOADING: peers.loading(subject.peer, subject.path), SPLIT: split, **ours}
+    commands = {**theirs, **loading, SPLIT: split, **ours}
     runs = peers.interleave(commands, options.repeat, PATIENCE, known)
     primals = {tolerance: subject.primal(f"e {tolerance}") for tolerance in ours}
 
@@ -159,11 +166,14 @@ def contest_in_memory(subject):
         )  # fmt: skip
         training = cost.cpu - runs[LOADING].cpu if is_liblinear else cost.counted
         subject.points[name] = max(training, 1e-3), goal
-    subject.add("llsvm-split / LIBLINEAR's loading", side(split, runs[SPLIT]), side(commands[LOADING], runs[LOADING]),
-                0.2)  # fmt: skip
+    if subject.peer:
+        subject.add("llsvm-split / LIBLINEAR's loading", side(split, runs[SPLIT]),
+                    side(commands[LOADING], runs[LOADING]), 0.2)  # fmt: skip
 
 
 def contest_predict(subject):
+    if not subject.peer:
+        return
     model, outputs = subject.file(PREDICTED, "model"), [subject.file(name, "out") for name in ("ours", "theirs")]
     peers.run(subject.train(PREDICTED, subject.blocks, "-e", LOOSE_GAP))
     commands = bench_predict.commands(subject.path, model, subject.peer, subject.options, outputs)
@@ -185,7 +195,8 @@ def contest_out_of_core(subject):
     runs = peers.interleave(commands, subject.options.repeat, PATIENCE)
     sides = {name: Side(bench_report.shown(commands[name]), runs[name].wall, runs[name].peak, subject.primal(name))
              for name in commands}  # fmt: skip
-    note = f"{subject.end(TENTH)['number']} passes with --memory {subject.tenth / peers.MB:.1f}M"
+    note = (f"--memory {subject.tenth / peers.MB:.1f}M, rows {subject.where(TENTH)}, "
+            f"{subject.end(TENTH)['number']} passes")  # fmt: skip
     subject.add("out of core / in memory", sides[TENTH], sides[IN_MEMORY], 3, note, is_goal=False)
     if counts:
         one, two = (sides[f"threads {count}"]._replace(seconds=runs[f"threads {count}"].counted) for count in counts)
@@ -193,7 +204,8 @@ def contest_out_of_core(subject):
     for budget in sorted({peers.budget(subject.facts, share) for share in SHARES}):
         name = f"memory {budget}"
         peers.run(subject.train(name, subject.blocks, "-e", GAP, "--memory", str(budget)))
-        subject.passes.append((budget / peers.decoded_bytes(subject.facts), subject.end(name)["number"]))
+        if subject.where(name) == ON_DISK:
+            subject.passes.append((budget / peers.decoded_bytes(subject.facts), subject.end(name)["number"]))
 
 
 def contest_block(subject):
@@ -247,13 +259,12 @@ def n_threads(options):
 # --- what needs no data file
 
 
-def contest_start_up(options, folder, peer):
+def contest_start_up(options, folder):
     """llsvm-predict on ten rows of the sample."""
     sample, model, ten = peers.SCRIPTS.parent / "data" / "sample.train.txt", folder / "model", folder / "ten.txt"
     peers.run(peers.Command([*peers.llsvm("llsvm-train", options), str(sample), str(model)]))
     ten.write_text("".join(sample.read_text().splitlines(keepends=True)[:10]))
-    outputs = folder / "ours", folder / "theirs"
-    command = bench_predict.commands(ten, model, peer, options, outputs)[bench_predict.OURS]
+    command = peers.Command([*peers.llsvm("llsvm-predict", options), str(ten), str(model), str(folder / "out")])
     runs = peers.interleave({"": command}, 5)[""]
     return Row("llsvm-predict on ten rows, seconds", side(command, runs), None, 0.25)
 
@@ -287,10 +298,12 @@ def gap_panel(subject):
     return Panel(curves, "seconds of training", "relative gap", subject.name, "xy")
 
 
-def missing_peers():
+def missing_peers(peer):
+    """A sentence for each."""
     packages = {fitting.PACKAGE[method] for method, _ in FITS.values() if not fitting.installed(method)}
-    return [f"{fitting.SOURCE[package]} is not installed (pip install '.[bench]') and was left out."
-            for package in sorted(packages)]  # fmt: skip
+    missing = [f"{fitting.SOURCE[package]} (pip install '.[bench]')" for package in sorted(packages)]
+    missing += [] if peer else ["LIBLINEAR (pip install liblinear-official, or Debian's liblinear-tools)"]
+    return [f"{name} is not installed and was left out." for name in missing]
 
 
 def parse_options():
@@ -324,7 +337,7 @@ def write(options, peer, sections, began):
     """BENCHMARKS.md from {name: (rows, lines)}."""
     command = " ".join(["python scripts/bench.py", *sys.argv[1:]])
     lines = ["# Benchmarks", "", *bench_report.machine(peer), f"`{command}`, {(time.time() - began) / 60:.0f} minutes.",
-             "", *__doc__.strip().splitlines()[2:], "", *missing_peers(), "",
+             "", *__doc__.strip().splitlines()[2:], "", *missing_peers(peer), "",
              *bench_report.summary({name: rows for name, (rows, _) in sections.items() if rows})]  # fmt: skip
     for _, section in sections.values():
         lines += section
@@ -335,6 +348,8 @@ def write(options, peer, sections, began):
 def main():
     options, began = parse_options(), time.time()
     peer, sections, gaps, passes = peers.find_liblinear(options.peer), {}, [], {}
+    peer = peer if peers.is_installed(peer) else None
+    print("\n".join(missing_peers(peer)), flush=True)
     figures = options.output / "figures"
     with peers.workplace() as folder:
         for path in data_files(options, folder):
@@ -346,10 +361,10 @@ def main():
             write(options, peer, sections, began)
         plots = bench_report.draw(figures / "time-to-gap", [panel for panel in gaps if panel.curves])
         if passes:
-            plots += bench_report.draw(figures / "passes-by-memory", [Panel(passes, "memory / decoded rows",
-                                                                            f"passes to {GAP}", "", "x")])  # fmt: skip
+            panel = Panel(passes, "memory / decoded rows", f"passes to {GAP}", "passes by memory", "x")
+            plots += bench_report.draw(figures / "passes-by-memory", [panel])
         if "start-up" not in options.skip:
-            row = contest_start_up(options, folder, peer)
+            row = contest_start_up(options, folder)
             sections["start-up"] = [row], ["## start-up", "", *bench_report.row_table([row])]
         if "growth" not in options.skip:
             lines, panel = bench_growth.measure(options, folder, peer)

@@ -44,8 +44,9 @@ def measure(options, folder, peer):
     sizes = {factor: (folder / f"{factor}.txt").stat().st_size / peers.MB for factor in FACTORS}
     peaks = {program: [max(run.peak for run in runs[program, factor]) / peers.MB for factor in FACTORS]
              for program in PROGRAMS}  # fmt: skip
-    peaks["LIBLINEAR's loading"] = [peers.run(peers.loading(peer, folder / f"{factor}.txt")).peak / peers.MB
-                                    for factor in FACTORS]  # fmt: skip
+    if peer:
+        peaks["LIBLINEAR's loading"] = [peers.run(peers.loading(peer, folder / f"{factor}.txt")).peak / peers.MB
+                                        for factor in FACTORS]  # fmt: skip
     fixed, *times = (sum(runs[program, factor].wall for program in PROGRAMS) for factor in counts)
     rows = []
     for number, factor in enumerate(FACTORS):
@@ -63,15 +64,20 @@ def measure(options, folder, peer):
 
 
 def judge(fixed, times, peaks):
-    logs = [[math.log(value) for value in values] for values in (FACTORS, [seconds - fixed for seconds in times])]
-    slope = statistics.linear_regression(*logs).slope
     spreads = [max(peaks[program]) / min(peaks[program]) for program in PROGRAMS]
     return [
         f"The slope of log time against log rows, by least squares, less the {fixed:.2f} s that {FEWEST_ROWS} rows "
-        f"take: {slope:.3f}, target 1 within {STEEPNESS:g}: {verdict(abs(slope - 1) <= STEEPNESS)}.",
+        f"take: {slope([seconds - fixed for seconds in times])}.",
         f"The largest peak over the smallest: {spreads[0]:.2f} (split), {spreads[1]:.2f} (train), target {FLAT:g}: "
         f"{verdict(max(spreads) <= FLAT)}.", "",
     ]  # fmt: skip
+
+
+def slope(times):
+    if min(times) <= 0:
+        return "unknown, because the data are too small to take longer than that"
+    found = statistics.linear_regression(*([math.log(value) for value in values] for values in (FACTORS, times))).slope
+    return f"{found:.3f}, target 1 within {STEEPNESS:g}: {verdict(abs(found - 1) <= STEEPNESS)}"
 
 
 def verdict(is_met):

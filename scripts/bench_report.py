@@ -109,7 +109,7 @@ def machine(peer):
     return [
         f"{datetime.date.today()}, {processor}, {peers.n_cores()} cores, {memory:.0f} GB, {platform.system()} "
         f"{platform.release()}, Python {platform.python_version()}. {', '.join(versions)}; commit "
-        f"{commit.stdout.strip() or 'unknown'}. LIBLINEAR: {peer.name}.", ""
+        f"{commit.stdout.strip() or 'unknown'}. LIBLINEAR: {peer.name if peer else 'none'}.", ""
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ and the model files, by NumPy alone (judging.py).
 
 The column "solving" is the run without its loading: for llsvm the seconds it logs, reading included where the blocks do
 not fit; for LIBLINEAR, which has one thread, its CPU time less that of `train -c 0`, which ends right after loading.
-Out of core means a budget of a tenth of the decoded data (8 bytes a nonzero and a row), or eight vectors of weights, or
+Out of core means a budget of a tenth of the decoded data (8 bytes a nonzero and a row), or five vectors of weights, or
 2 MB, whichever is most.
 """
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import peers
 
-FLOOR = 64 * peers.MB
 GROUP_FILES = "cgroup.controllers", "cgroup.subtree_control"
 
 
@@ -33,7 +32,7 @@ def memory_seconds(n_bytes):
 
 def promised(memory):
     """The resident size below which llsvm stays (docs/memory.md)."""
-    return max(memory, min(memory, FLOOR) + FLOOR)
+    return max(memory, min(memory, peers.INTERPRETER) + peers.INTERPRETER)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ resident size of the process that started it.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 SCRIPTS = Path(__file__).resolve().parent
 MB = 1 << 20
+INTERPRETER = 64 * MB
 
 
 class Command(NamedTuple):
@@ -159,6 +161,11 @@ def find_liblinear(which: str) -> Liblinear:
     return Liblinear(note, [*wheel, "train"], [*wheel, "predict"])
 
 
+def is_installed(peer: Liblinear) -> bool:
+    """Whether its programs were found, or else the wheel."""
+    return peer.train[0] != sys.executable or importlib.util.find_spec("liblinear") is not None
+
+
 def loading(peer: Liblinear, path: Path) -> Command:
     """LIBLINEAR's loading alone: it checks its parameters once the data are loaded, and refuses this C."""
     return Command([*peer.train, "-c", "0", str(path), os.devnull], 1, "C <= 0")
@@ -213,8 +220,12 @@ def decoded_bytes(facts: dict) -> int:
 
 
 def budget(facts: dict, share: float = 0.1) -> int:
-    """Memory for this share of the decoded rows, or for eight vectors of weights, or 2 MB, whichever is most."""
-    return max(int(share * decoded_bytes(facts)), 64 * facts["features"], 2 * MB)
+    """--memory for this share of the decoded rows, or five vectors of weights, or 2 MB, whichever is most.
+
+    Of more than 64 MB, llsvm sets as much aside for the interpreter (docs/memory.md).
+    """
+    needed = max(int(share * decoded_bytes(facts)), 40 * facts["features"], 2 * MB)
+    return needed if needed <= INTERPRETER else needed + INTERPRETER
 
 
 def read_log(path: Path) -> list[dict]:
