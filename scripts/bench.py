@@ -16,6 +16,7 @@ Reading all bytes once: from disk means files that are not in the page cache, de
 """
 
 import functools
+import os
 import re
 import sys
 import time
@@ -37,6 +38,7 @@ LADDER = [f"{digit}e-{power}" for power in range(1, 7) for digit in (5, 2, 1)]
 REFERENCE, LOOSE_GAP = "1e-5", "1e-2"
 ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
 PATIENCE = 60
+SHORTEST = 1e-3  # of seconds that are a difference
 TIME_LIMIT, QUICK_LIMIT = 60, 10  # of -s block, which may take long
 SHARES = [1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2]
 PARTS = ["memory", "predict", "out-of-core", "block", "limit", "start-up", "growth"]
@@ -58,7 +60,8 @@ class Subject:
 
     def __init__(self, path, options, folder, judge, peer):
         self.path, self.options, self.judge, self.peer = Path(path), options, judge, peer
-        self.name, self.folder = self.path.stem, folder / self.path.stem
+        self.name = self.path.name if str(path) in options.data else self.path.stem
+        self.folder = folder / f"of {self.name}"
         self.folder.mkdir()
         self.blocks = self.folder / f"{self.name}.blocks"
         self.facts = peers.split(self.path, self.blocks, options)
@@ -165,7 +168,7 @@ def contest_in_memory(subject):
             "it did not converge" if "ConvergenceWarning" in cost[-1].errors else "",
         )  # fmt: skip
         training = cost.cpu - runs[LOADING].cpu if is_liblinear else cost.counted
-        subject.points[name] = max(training, 1e-3), goal
+        subject.points[name] = max(training, SHORTEST), goal
     if subject.peer:
         subject.add("llsvm-split / LIBLINEAR's loading", side(split, runs[SPLIT]),
                     side(commands[LOADING], runs[LOADING]), 0.2)  # fmt: skip
@@ -210,9 +213,8 @@ def contest_out_of_core(subject):
 
 def contest_block(subject):
     """The default solver against the block minimisation paper's, with as little memory, kept by the kernel."""
-    n_blocks = min(4096, -(-4 * peers.decoded_bytes(subject.facts) // subject.tenth))
     blocks, time_limit = subject.folder / "many.blocks", QUICK_LIMIT if subject.options.quick else TIME_LIMIT
-    peers.split(subject.path, blocks, subject.options, "-m", str(n_blocks))
+    peers.split(subject.path, blocks, subject.options, "-m", str(peers.n_blocks(subject.facts, subject.tenth)))
     words = ["-e", LOOSE_GAP, "--memory", str(subject.tenth), "--time-limit", str(time_limit)]
     commands = {(solver, bias): subject.train(f"{solver}{bias}", blocks, "-s", solver, *words, bias=bias)
                 for solver in (DUAL, BLOCK) for bias in BIASES}  # fmt: skip
@@ -241,7 +243,7 @@ def limit_lines(subject):
     costs = {
         "text from disk": limits.disk_seconds(subject.path),
         "block set from disk": limits.disk_seconds(subject.blocks),
-        "decoding": runs["verify"].wall - runs["info"].wall,
+        "decoding": max(runs["verify"].wall - runs["info"].wall, SHORTEST),
         "decoded rows from memory": subject.judge(limits.memory_seconds, peers.decoded_bytes(subject.facts)),
     }
     peers.read_once(subject.path)
@@ -333,11 +335,11 @@ def data_files(options, folder):
         yield peers.make(shape, options.size, folder, *words)
 
 
-def write(options, peer, sections, began):
+def write(options, peer, sections, began, load):
     """BENCHMARKS.md from {name: (rows, lines)}."""
-    command = " ".join(["python scripts/bench.py", *sys.argv[1:]])
-    lines = ["# Benchmarks", "", *bench_report.machine(peer), f"`{command}`, {(time.time() - began) / 60:.0f} minutes.",
-             "", *__doc__.strip().splitlines()[2:], "", *missing_peers(peer), "",
+    command, minutes = " ".join(["python scripts/bench.py", *sys.argv[1:]]), (time.time() - began) / 60
+    lines = ["# Benchmarks", "", *bench_report.machine(peer, load), f"`{command}`, {minutes:.0f} minutes.", "",
+             *__doc__.strip().splitlines()[2:], "", *missing_peers(peer), "",
              *bench_report.summary({name: rows for name, (rows, _) in sections.items() if rows})]  # fmt: skip
     for _, section in sections.values():
         lines += section
@@ -346,7 +348,7 @@ def write(options, peer, sections, began):
 
 
 def main():
-    options, began = parse_options(), time.time()
+    options, began, load = parse_options(), time.time(), os.getloadavg()[0]
     peer, sections, gaps, passes = peers.find_liblinear(options.peer), {}, [], {}
     peer = peer if peers.is_installed(peer) else None
     print("\n".join(missing_peers(peer)), flush=True)
@@ -355,10 +357,13 @@ def main():
         for path in data_files(options, folder):
             with judging.separate_process() as judge:
                 subject = Subject(path, options, folder, judge, peer)
+                if len(subject.facts["labels"]) != 2:
+                    print(f"{subject.name} was left out: it has {len(subject.facts['labels'])} classes, not two")
+                    continue
                 sections[subject.name] = subject.rows, measure(subject)
                 gaps.append(gap_panel(subject))
             passes |= {subject.name: subject.passes} if subject.passes else {}
-            write(options, peer, sections, began)
+            write(options, peer, sections, began, load)
         plots = bench_report.draw(figures / "time-to-gap", [panel for panel in gaps if panel.curves])
         if passes:
             panel = Panel(passes, "memory / decoded rows", f"passes to {GAP}", "passes by memory", "x")
@@ -371,7 +376,7 @@ def main():
             sections["growth"] = [], ["## growth", "", *lines]
             plots += bench_report.draw(figures / "memory-by-size", [panel])
         sections["plots"] = [], ["## plots", "", *plots]
-        write(options, peer, sections, began)
+        write(options, peer, sections, began, load)
     print(options.output / "BENCHMARKS.md")
 
 

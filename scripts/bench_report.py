@@ -98,8 +98,8 @@ def limit_table(costs, times):
     return table(["", "ours, s", *costs], lines)
 
 
-def machine(peer):
-    """Processor, memory and versions."""
+def machine(peer, load):
+    """Processor, memory, versions, and how busy others kept it at the beginning."""
     facts = dict(line.split(":", 1) for line in _lines("/proc/cpuinfo") if ":" in line)
     processor = {name.strip(): value.strip() for name, value in facts.items()}.get("model name", platform.processor())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
@@ -109,7 +109,8 @@ def machine(peer):
     return [
         f"{datetime.date.today()}, {processor}, {peers.n_cores()} cores, {memory:.0f} GB, {platform.system()} "
         f"{platform.release()}, Python {platform.python_version()}. {', '.join(versions)}; commit "
-        f"{commit.stdout.strip() or 'unknown'}. LIBLINEAR: {peer.name if peer else 'none'}.", ""
+        f"{commit.stdout.strip() or 'unknown'}. LIBLINEAR: {peer.name if peer else 'none'}.",
+        f"Load average at the beginning: {load:.1f}.", ""
     ]  # fmt: skip
 
 

@@ -228,6 +228,12 @@ def budget(facts: dict, share: float = 0.1) -> int:
     return needed if needed <= INTERPRETER else needed + INTERPRETER
 
 
+def n_blocks(facts: dict, memory: int) -> int:
+    """Such that four blocks, decoded, have room beside three vectors of weights."""
+    working = memory if memory <= INTERPRETER else memory - INTERPRETER
+    return min(4096, -(-4 * decoded_bytes(facts) // (working - 24 * facts["features"])))
+
+
 def read_log(path: Path) -> list[dict]:
     """The events of a run log."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
