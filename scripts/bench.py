@@ -344,14 +344,15 @@ def write(options, peer, sections, began, load):
     for _, section in sections.values():
         lines += section
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "BENCHMARKS.md").write_text("\n".join(lines))
+    (options.output / "BENCHMARKS.md").write_text("\n".join(lines).rstrip("\n") + "\n")
 
 
 def main():
     options, began, load = parse_options(), time.time(), os.getloadavg()[0]
     peer, sections, gaps, passes = peers.find_liblinear(options.peer), {}, [], {}
     peer = peer if peers.is_installed(peer) else None
-    print("\n".join(missing_peers(peer)), flush=True)
+    for sentence in missing_peers(peer):
+        print(sentence, flush=True)
     figures = options.output / "figures"
     with peers.workplace() as folder:
         for path in data_files(options, folder):

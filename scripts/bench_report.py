@@ -107,8 +107,8 @@ def machine(peer, load):
     git = ["git", "-C", str(peers.SCRIPTS), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True)
     return [
-        f"{datetime.date.today()}, {processor}, {peers.n_cores()} cores, {memory:.0f} GB, {platform.system()} "
-        f"{platform.release()}, Python {platform.python_version()}. {', '.join(versions)}; commit "
+        f"{datetime.date.today()}, {processor}, {peers.n_cores()} cores, {memory:.0f} GB, {platform.system()}, "
+        f"Python {platform.python_version()}. {', '.join(versions)}; commit "
         f"{commit.stdout.strip() or 'unknown'}. LIBLINEAR: {peer.name if peer else 'none'}.",
         f"Load average at the beginning: {load:.1f}.", ""
     ]  # fmt: skip
