@@ -316,7 +316,7 @@ def parse_options():
     parser.add_argument("--growth", metavar="SIZE", help="the largest text of the growth table (default 600M)")
     parser.add_argument("--cost", type=float, default=1.0, help="C (default 1)")
     parser.add_argument("--output", type=Path, default="bench-results", metavar="DIR",
-                        help="gets BENCHMARKS.md and figures/ (default bench-results)")  # fmt: skip
+                        help="gets BENCHMARKS.md and plots/ (default bench-results)")  # fmt: skip
     reproducing.add_skip(parser, PARTS)
     options = parser.parse_args()
     options.size = options.size or ("20M" if options.quick else "300M")
@@ -353,7 +353,7 @@ def main():
     peer = peer if peers.is_installed(peer) else None
     for sentence in missing_peers(peer):
         print(sentence, flush=True)
-    figures = options.output / "figures"
+    plots_folder = options.output / "plots"
     with peers.workplace() as folder:
         for path in data_files(options, folder):
             with judging.separate_process() as judge:
@@ -365,17 +365,17 @@ def main():
                 gaps.append(gap_panel(subject))
             passes |= {subject.name: subject.passes} if subject.passes else {}
             write(options, peer, sections, began, load)
-        plots = bench_report.draw(figures / "time-to-gap", [panel for panel in gaps if panel.curves])
+        plots = bench_report.draw(plots_folder / "time-to-gap", [panel for panel in gaps if panel.curves])
         if passes:
             panel = Panel(passes, "memory / decoded rows", f"passes to {GAP}", "passes by memory", "x")
-            plots += bench_report.draw(figures / "passes-by-memory", [panel])
+            plots += bench_report.draw(plots_folder / "passes-by-memory", [panel])
         if "start-up" not in options.skip:
             row = contest_start_up(options, folder)
             sections["start-up"] = [row], ["## start-up", "", *bench_report.row_table([row])]
         if "growth" not in options.skip:
             lines, panel = bench_growth.measure(options, folder, peer)
             sections["growth"] = [], ["## growth", "", *lines]
-            plots += bench_report.draw(figures / "memory-by-size", [panel])
+            plots += bench_report.draw(plots_folder / "memory-by-size", [panel])
         sections["plots"] = [], ["## plots", "", *plots]
         write(options, peer, sections, began, load)
     print(options.output / "BENCHMARKS.md")
