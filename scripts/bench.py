@@ -365,7 +365,8 @@ def main():
                 gaps.append(gap_panel(subject))
             passes |= {subject.name: subject.passes} if subject.passes else {}
             write(options, peer, sections, began, load)
-        plots = bench_report.draw(plots_folder / "time-to-gap", [panel for panel in gaps if panel.curves])
+        gaps = [panel for panel in gaps if panel.curves]
+        plots = bench_report.draw(plots_folder / "time-to-gap", gaps) if gaps else []
         if passes:
             panel = Panel(passes, "memory / decoded rows", f"passes to {GAP}", "passes by memory", "x")
             plots += bench_report.draw(plots_folder / "passes-by-memory", [panel])
