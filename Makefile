@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml setup.py $(wildcard cython_src/*)
 
-.PHONY: build demo test lint bench-smoke clean
+.PHONY: build demo test lint bench bench-smoke clean
 
 build: .venv/built
 
@@ -24,6 +24,10 @@ build: .venv/built
 	$(BIN)/python -m pip install --quiet --editable '.[lint]'
 	touch $@
 
+.venv/benched: .venv/tested
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
+
 demo: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh scripts/demo.sh
 
@@ -33,6 +37,10 @@ test: .venv/tested
 lint: .venv/linted
 	$(BIN)/ruff check .
 	$(BIN)/cython-lint --max-line-length 120 cython_src
+
+# BENCH="--quick my.txt" gives options and files: see scripts/bench.py --help.
+bench: .venv/benched
+	PATH="$(CURDIR)/$(BIN):$$PATH" python scripts/bench.py $(BENCH)
 
 bench-smoke: .venv/tested
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh scripts/bench_smoke.sh

@@ -12,9 +12,7 @@ use the machine, as LIBLINEAR's waiting shows, no time here means much, and the 
 the core is taken that LIBLINEAR, with its one thread, does not need.
 """
 
-import json
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 import judging
@@ -64,14 +62,10 @@ class Bench:
 
     def match(self, goal):
         """The loosest -e with which ours reach the goal, and the objective there."""
-        for tolerance in LADDER:
-            primal = self.primal(self.ours(tolerance))
-            if primal <= goal:
-                return tolerance, primal
-        raise SystemExit(f"llsvm does not reach the primal objective {goal} even with -e {tolerance}: {primal}")
+        return peers.loosest(LADDER, lambda tolerance: self.primal(self.ours(tolerance)), goal, "llsvm")
 
     def log(self):
-        return [json.loads(line) for line in Path(self.log_file).read_text().splitlines()]
+        return peers.read_log(self.log_file)
 
 
 def measure(bench):

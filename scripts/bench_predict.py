@@ -7,27 +7,35 @@ import filecmp
 
 import peers
 
+OURS, THEIRS = "llsvm-predict", "LIBLINEAR's predict"
+
+
+def commands(path, model, peer, options, outputs):
+    programs = {OURS: peers.llsvm("llsvm-predict", options), THEIRS: peer.predict}
+    return {name: peers.Command([*words, str(path), str(model), str(output)])
+            for (name, words), output in zip(programs.items(), outputs, strict=True)}  # fmt: skip
+
+
+def check(outputs):
+    if not filecmp.cmp(*outputs, shallow=False):
+        raise SystemExit("the predictions differ")
+
 
 def measure(path, peer, options, folder):
     model = options.model
     if model is None:
         model = str(folder / "model")
         peers.run(peers.Command([*peers.llsvm("llsvm-train", options), "-B", "1", "-e", "0.01", str(path), model]))
-    outputs = [str(folder / "ours"), str(folder / "theirs")]
-    commands = {
-        "llsvm-predict": peers.Command([*peers.llsvm("llsvm-predict", options), str(path), model, outputs[0]]),
-        "LIBLINEAR's predict": peers.Command([*peer.predict, str(path), model, outputs[1]]),
-    }
-    runs = peers.interleave(commands, options.repeat)
-    theirs = runs["LIBLINEAR's predict"]
+    outputs = folder / "ours", folder / "theirs"
+    runs = peers.interleave(commands(path, model, peer, options, outputs), options.repeat)
+    theirs = runs[THEIRS]
     peers.print_heading(path, peer, options)
     peers.print_table(
         ["", "seconds", "min-max", "cpu", "peak MB", "times as fast"],
         [[name, f"{cost.wall:.2f}", cost.spread, f"{cost.cpu:.2f}", cost.peak,
           f"{theirs.wall / cost.wall:.2f}"] for name, cost in runs.items()],
     )  # fmt: skip
-    if not filecmp.cmp(*outputs, shallow=False):
-        raise SystemExit("the predictions differ")
+    check(outputs)
     print(f"the predictions are identical; {theirs[0].output.strip()}")
 
 

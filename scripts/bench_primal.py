@@ -17,8 +17,8 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
+import fitting
 import judging
 import peers
 import trials
@@ -30,19 +30,11 @@ SKLEARN = {False: "scikit-learn SGDClassifier", True: "scikit-learn SGDClassifie
 # --- what a child does: one thing, timed
 
 
-def load_csr(folder):
-    import numpy as np
-    import scipy.sparse
-
-    y, data, indices, indptr = (np.load(Path(folder, f"{name}.npy")) for name in ("y", "data", "indices", "indptr"))
-    return scipy.sparse.csr_matrix((data, indices, indptr)), y
-
-
 def fit_sklearn(csr, C, seed, average, target):
     import numpy as np
     from sklearn.linear_model import SGDClassifier
 
-    X, y = load_csr(csr)
+    X, y = fitting.load_csr(csr)
     seconds, cpu = {}, {}
     for passes in (PASSES, 1):
         classifier = SGDClassifier(loss="hinge", alpha=1 / (C * len(y)), max_iter=passes, tol=None, shuffle=True,
@@ -136,16 +128,6 @@ def n_cores():
     return cli.n_cores()
 
 
-def save_csr(path, folder):
-    """The matrix that scikit-learn gets, as files."""
-    import numpy as np
-
-    labels, rows, features, values = judging.load(path)
-    indptr = np.searchsorted(rows, np.arange(len(labels) + 1)).astype(np.int32)
-    for name, array in {"y": labels, "data": values, "indices": features, "indptr": indptr}.items():
-        np.save(folder / name, array)
-
-
 def pegasos_commands(blocks, options, folder, threads):
     """What is run, by name; the weights of the n-th go to n.npz."""
     commands = {}
@@ -164,12 +146,12 @@ def pegasos_commands(blocks, options, folder, threads):
 
 def compare_pegasos(path, blocks, options, folder, judge, threads):
     """From a block set, which is loaded before the pass; of text, one pass would be one read."""
-    judge(save_csr, path, folder)
+    judge(fitting.save_csr, path, folder)
     commands = pegasos_commands(blocks, options, folder, threads)
     runs = peers.interleave(commands, options.repeat)
     wall, cpu, later = ({name: measured(runs[name], what) for name in runs} for what in ("seconds", "cpu", "later"))
     files = {name: str(folder / f"{number}.npz") for number, name in enumerate(commands)}
-    primals = {name: judge(objective_of, path, file, options.cost) for name, file in files.items()}
+    primals = {name: judge(trials.objective_of_weights, path, file, options.cost) for name, file in files.items()}
     rows = []
     for name in runs:
         costs, partner = [*spread(wall[name])], SKLEARN["--average" in name or name == SKLEARN[True]]
@@ -184,10 +166,6 @@ def compare_pegasos(path, blocks, options, folder, judge, threads):
         print("ratio: to scikit-learn's")
     else:
         print("scikit-learn is not installed (pip install scikit-learn)")
-
-
-def objective_of(path, weights, C):
-    return judging.objective(path, trials.read_weights(weights), C)
 
 
 def compare_stream(path, blocks, options, threads):

@@ -5,9 +5,6 @@ that for the rounds over the active rows, and "of splitting" the whole run witho
 the same file. The last row is the run with memory for a tenth of the decoded data (8 bytes a nonzero and a row).
 """
 
-import json
-from pathlib import Path
-
 import peers
 
 SPLIT, TOTAL = "llsvm-split", "LIBLINEAR train -s 3 -B 1"
@@ -17,9 +14,7 @@ def measure(path, peer, options, folder):
     peers.print_heading(path, peer, options)
     target = folder / "bench.blocks"
     split = peers.Command([*peers.llsvm("llsvm-split", options), "--force", "-o", str(target), str(path)])
-    peers.run(split)
-    facts = json.loads((target / "manifest.json").read_text())
-    tenth = max(8 * (facts["nonzeros"] + facts["rows"]) // 10, 64 * facts["features"], 2 * peers.MB)
+    tenth = peers.budget(peers.split(path, target, options))
     ways = {"one pass, --no-certify": ["--no-certify"], "one pass, certified": [],
             f"one pass, certified, --memory {tenth / peers.MB:.1f}M": ["--memory", str(tenth)]}  # fmt: skip
     logs = {name: folder / f"{number}.log" for number, name in enumerate(ways)}
@@ -42,7 +37,7 @@ def shrink(path, options, folder, log, words):
 
 def explain(log, cost, split):
     """From the last run's log: the first pass, what followed it, and how the former compares with splitting."""
-    _, first, *later, end = [json.loads(line) for line in Path(log).read_text().splitlines()]
+    _, first, *later, end = peers.read_log(log)
     solve = (later[-1]["seconds"] if later else first["seconds"]) - first["seconds"]
     gap = "none" if end["gap"] is None else f"{end['gap']:.2e}"
     return [f"{first['seconds']:.2f}", f"{solve:.2f}", f"{(cost.wall - solve) / split.wall:.2f}", str(first["active"]),

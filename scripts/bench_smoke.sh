@@ -26,3 +26,4 @@ say python reproduce_pegasos.py --output "$work" --batch 50 --steps 20 --starts 
 say python bench_primal.py --repeat 1 "$work/dense.txt"
 say python bench_multiclass.py --repeat 1 "$work/digits.txt"
 say python reproduce_sdm.py --output "$work" --partitions 2 --costs 0.01,0.1 --reference 1e-3 "$work/digits.txt"
+say python bench.py --quick --no-shapes --growth 2M --output "$work/bench" "$work/sample.train.txt"

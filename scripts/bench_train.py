@@ -7,11 +7,10 @@ and the model files, by NumPy alone (judging.py).
 
 The column "solving" is the run without its loading: for llsvm the seconds it logs, reading included where the blocks do
 not fit; for LIBLINEAR, which has one thread, its CPU time less that of `train -c 0`, which ends right after loading.
-Out of core means a budget of a tenth of the decoded data (8 bytes a nonzero and a row), or eight vectors of weights, or
+Out of core means a budget of a tenth of the decoded data (8 bytes a nonzero and a row), or five vectors of weights, or
 2 MB, whichever is most.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -20,7 +19,6 @@ import peers
 
 LADDER = ["1", "0.3", "0.1", "0.03", "0.01", "0.003", "0.001", "0.0001"]
 DEFAULT = "0.1"
-SMALLEST_BUDGET = 2 * peers.MB
 ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
 
 
@@ -48,24 +46,22 @@ class Bench:
 
     def log(self, name):
         """The first and the last event of the run log in one."""
-        events = [json.loads(line) for line in Path(self.file(name) + ".log").read_text().splitlines()]
+        events = peers.read_log(self.file(name) + ".log")
         return events[0] | events[-1]
 
     def blocks(self):
         """The block set, and a memory budget of a tenth of it, decoded (more where the weights need more)."""
         target = self.file(Path(self.path).name) + ".blocks"
-        peers.run(peers.Command([*peers.llsvm("llsvm-split", self.options), "--force", "-o", target, self.path]))
-        facts = json.loads(Path(target, "manifest.json").read_text())
-        decoded, weights = 8 * (facts["nonzeros"] + facts["rows"]), 8 * facts["features"]
-        return target, max(decoded // 10, 8 * weights, SMALLEST_BUDGET)
+        return target, peers.budget(peers.split(Path(self.path), Path(target), self.options))
 
     def match(self, goal):
         """The loosest -e with which LIBLINEAR reaches the goal."""
-        for tolerance in LADDER:
+
+        def primal(tolerance):
             peers.run(self.theirs("match", tolerance))
-            if self.primal("match") <= goal:
-                return tolerance
-        raise SystemExit(f"LIBLINEAR does not reach the primal objective {goal} even with -e {tolerance}")
+            return self.primal("match")
+
+        return peers.loosest(LADDER, primal, goal, "LIBLINEAR")[0]
 
 
 def measure(bench):

@@ -5,6 +5,8 @@ resident size of the process that started it.
 """
 
 import argparse
+import importlib.util
+import json
 import os
 import resource
 import shutil
@@ -13,24 +15,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 SCRIPTS = Path(__file__).resolve().parent
 MB = 1 << 20
+INTERPRETER = 64 * MB
 
 
 class Command(NamedTuple):
-    """What to run, and how it must end: with this exit code, and these words among its errors."""
+    """What to run, and how it must end: with this exit code, and these words among its errors.
+
+    prepare: called before the clock starts; own_clock: gives the seconds that count, from what the command wrote.
+    """
 
     words: list[str]
     exit_code: int = 0
     complaint: str = ""
+    prepare: Callable[[], None] | None = None
+    own_clock: Callable[[str], float] | None = None
 
 
 class Run(NamedTuple):
-    """What a child took, in seconds (cpu: user and system, all threads) and bytes, what it said, and when it ended."""
+    """What a child took, in seconds (cpu: user and system, all threads) and bytes, what it said, and when it ended.
+
+    counted: the seconds by the command's own clock, or wall.
+    """
 
     wall: float
     cpu: float
@@ -38,6 +50,7 @@ class Run(NamedTuple):
     output: str
     errors: str
     ended: float
+    counted: float
 
 
 class Runs(list):
@@ -46,6 +59,10 @@ class Runs(list):
     @property
     def wall(self) -> float:
         return statistics.median(run.wall for run in self)
+
+    @property
+    def counted(self) -> float:
+        return statistics.median(run.counted for run in self)
 
     @property
     def cpu(self) -> float:
@@ -68,6 +85,8 @@ def _bytes(maxrss: int) -> int:
 
 def run(command: Command) -> Run:
     """Runs a command to its end; if that is not the expected one, it is the benchmark's too."""
+    if command.prepare:
+        command.prepare()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         began = time.perf_counter()
         child = subprocess.Popen(command.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
@@ -77,19 +96,48 @@ def run(command: Command) -> Run:
         output.seek(0)
         errors.seek(0)
         cpu, peak = usage.ru_utime + usage.ru_stime, _bytes(usage.ru_maxrss)
-        result = Run(wall, cpu, peak, output.read(), errors.read(), ended)
+        result = Run(wall, cpu, peak, output.read(), errors.read(), ended, wall)
     if child.returncode != command.exit_code or command.complaint not in result.errors:
         sys.exit(f"{' '.join(command.words)}\nended with exit code {child.returncode}: {result.errors}")
-    return result
+    return result._replace(counted=command.own_clock(result.output)) if command.own_clock else result
 
 
-def interleave(commands: dict[str, Command], repeat: int) -> dict[str, Runs]:
-    """Runs all commands in turn, every other round backwards, so that a slow spell of the machine hits them all."""
-    runs = {name: Runs() for name in commands}
+def interleave(commands: dict[str, Command], repeat: int, patience: float = float("inf"),
+               known: dict[str, Runs] | None = None) -> dict[str, Runs]:  # fmt: skip
+    """Runs all commands in turn, every other round backwards, so that a slow spell of the machine hits them all.
+
+    Runs known already count; what has taken so many seconds of patience in all is not run again.
+    """
+    runs = {name: Runs((known or {}).get(name, [])) for name in commands}
     for number in range(repeat):
         for name in list(commands)[:: 1 if number % 2 == 0 else -1]:
-            runs[name].append(run(commands[name]))
+            if len(runs[name]) <= number and sum(past.wall for past in runs[name]) < patience:
+                runs[name].append(run(commands[name]))
     return runs
+
+
+def loosest(ladder: list[str], primal: Callable[[str], float], goal: float, who: str) -> tuple[str, float]:
+    """The first -e of a ladder, loose to tight, whose primal objective reaches the goal, and that objective."""
+    for tolerance in ladder:
+        if (reached := primal(tolerance)) <= goal:
+            return tolerance, reached
+    raise SystemExit(f"{who} does not reach the primal objective {goal} even with -e {tolerance}: {reached}")
+
+
+def forget(path: Path) -> None:
+    """Takes a file, or the files of a folder, out of the page cache."""
+    for file_path in path.iterdir() if path.is_dir() else [path]:
+        with open(file_path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_once(path: Path) -> None:
+    """Reads a file, or the files of a folder, from beginning to end."""
+    for file_path in path.iterdir() if path.is_dir() else [path]:
+        with open(file_path, "rb", buffering=0) as file:
+            while file.read(MB):
+                pass
 
 
 class Liblinear(NamedTuple):
@@ -111,6 +159,11 @@ def find_liblinear(which: str) -> Liblinear:
     wheel = [sys.executable, __file__]
     note = "the wheel liblinear-official, whose text reader is Python: no measure of LIBLINEAR's own programs"
     return Liblinear(note, [*wheel, "train"], [*wheel, "predict"])
+
+
+def is_installed(peer: Liblinear) -> bool:
+    """Whether its programs were found, or else the wheel."""
+    return peer.train[0] != sys.executable or importlib.util.find_spec("liblinear") is not None
 
 
 def loading(peer: Liblinear, path: Path) -> Command:
@@ -155,6 +208,37 @@ def llsvm(program: str, options: argparse.Namespace) -> list[str]:
     return [str(beside) if beside.exists() else program, "--quiet", *threads]
 
 
+def split(path: Path, target: Path, options: argparse.Namespace, *words: str) -> dict:
+    """Makes a block set; returns its manifest."""
+    run(Command([*llsvm("llsvm-split", options), "--force", *words, "-o", str(target), str(path)]))
+    return json.loads((target / "manifest.json").read_text())
+
+
+def decoded_bytes(facts: dict) -> int:
+    """Of the rows of a manifest, in memory: 8 bytes a nonzero and a row."""
+    return 8 * (facts["nonzeros"] + facts["rows"])
+
+
+def budget(facts: dict, share: float = 0.1) -> int:
+    """--memory for this share of the decoded rows, or five vectors of weights, or 2 MB, whichever is most.
+
+    Of more than 64 MB, llsvm sets as much aside for the interpreter (docs/memory.md).
+    """
+    needed = max(int(share * decoded_bytes(facts)), 40 * facts["features"], 2 * MB)
+    return needed if needed <= INTERPRETER else needed + INTERPRETER
+
+
+def n_blocks(facts: dict, memory: int) -> int:
+    """Such that four blocks, decoded, have room beside three vectors of weights."""
+    working = memory if memory <= INTERPRETER else memory - INTERPRETER
+    return min(4096, -(-4 * decoded_bytes(facts) // (working - 24 * facts["features"])))
+
+
+def read_log(path: Path) -> list[dict]:
+    """The events of a run log."""
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
 def make_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="*", help="LIBSVM text with numeric labels")
@@ -190,22 +274,23 @@ def workplace():
 
 def data_files(options: argparse.Namespace, folder: Path):
     """The files to measure, one by one, each read once so that it is in the page cache."""
-    for path in [*map(Path, options.data), *(_make(shape, options.size, folder) for shape in options.shape or [])]:
-        with open(path, "rb", buffering=0) as file:
-            while file.read(MB):
-                pass
+    for path in [*map(Path, options.data), *(make(shape, options.size, folder) for shape in options.shape or [])]:
+        read_once(path)
         yield path
 
 
-def _make(shape: str, size: str, folder: Path) -> Path:
+def make(shape: str, size: str, folder: Path, *words: str) -> Path:
     path = folder / f"{shape}.txt"
-    run(Command([sys.executable, str(SCRIPTS / "make_data.py"), shape, str(path), "--size", size]))
+    run(Command([sys.executable, str(SCRIPTS / "make_data.py"), shape, str(path), "--size", size, *words]))
     return path
 
 
+def n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def print_heading(path: Path, peer: Liblinear, options: argparse.Namespace) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    print(f"\n{path.name}: {path.stat().st_size / MB:.1f} MB of text, in the page cache. {cores} cores, llsvm on "
+    print(f"\n{path.name}: {path.stat().st_size / MB:.1f} MB of text, in the page cache. {n_cores()} cores, llsvm on "
           f"{options.threads or 'all'}.\nMedian of {options.repeat}, interleaved. Peer: {peer.name}.")  # fmt: skip
 
 

@@ -20,7 +20,6 @@ compression  section 7.6: ten passes of BLOCK-L-D with blocks that zstd compress
 
 import functools
 import itertools
-import os
 import statistics
 import zlib
 from pathlib import Path
@@ -119,14 +118,6 @@ def uncompressed(function, *arguments):
 
 def compressed(function, *arguments):
     return function(*arguments)
-
-
-def forget(folder):
-    """Takes the files of a folder out of the page cache."""
-    for path in Path(folder).iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 # --- the experiments
@@ -274,7 +265,7 @@ def compression(study):
     settings = study.settings(**settings, memory=study.budget(sets["zstd"], [BLOCK_L_1]))
     for _ in range(study.options.repeat):
         for (name, cold), seconds in times.items():
-            before = functools.partial(forget, sets[name]) if cold else None
+            before = functools.partial(peers.forget, Path(sets[name])) if cold else None
             trial = judging.run_apart(ways[name], trials.follow, sets[name], settings, study.file(name),
                                       COMPRESSION_PASSES, float("inf"), before)  # fmt: skip
             seconds.append(trial.moments[-1].seconds)

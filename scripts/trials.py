@@ -144,6 +144,13 @@ def read_weights(file):
         return Linear(float(saved["positive"]), saved["w"], float(saved["bias"]))
 
 
+def objective_of_weights(path, file, C):
+    """By NumPy alone."""
+    from judging import objective
+
+    return objective(path, read_weights(file), C)
+
+
 class Solution(NamedTuple):
     """What a whole run gives, from the opening of the data on; dual: certified, or None."""
 

@@ -1,0 +1,70 @@
+"""What bounds a benchmark: reading the bytes once, from disk or from memory, and a memory limit of the kernel's."""
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import peers
+
+GROUP_FILES = "cgroup.controllers", "cgroup.subtree_control"
+
+
+def disk_seconds(path):
+    """Of reading a file, or the files of a folder, that are not in the page cache."""
+    peers.forget(path)
+    began = time.perf_counter()
+    peers.read_once(path)
+    return time.perf_counter() - began
+
+
+def memory_seconds(n_bytes):
+    """Of reading so many bytes of memory with one thread: a sum by NumPy, the best of three."""
+    import numpy as np
+
+    numbers, times = np.ones(n_bytes // 8, np.uint64), []
+    for _ in range(3):
+        began = time.perf_counter()
+        numbers.sum()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def promised(memory):
+    """The resident size below which llsvm stays (docs/memory.md)."""
+    return max(memory, min(memory, peers.INTERPRETER) + peers.INTERPRETER)
+
+
+@contextmanager
+def memory_group(limit):
+    """A control group of version 2 with this limit, page cache included: (folder, ""), or (None, why there is none)."""
+    folder, why = _make_group()
+    try:
+        if folder:
+            (folder / "memory.max").write_text(str(limit))
+            (folder / "memory.swap.max").write_text("0")
+        yield folder, why
+    finally:
+        if folder:
+            folder.rmdir()
+
+
+def _make_group():
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    roots = [Path(folder) for _, folder, kind, *_ in mounts if kind == "cgroup2"]
+    try:
+        if not roots or any("memory" not in (roots[0] / name).read_text().split() for name in GROUP_FILES):
+            return None, "control groups of version 2 limit no memory on this machine"
+        folder = roots[0] / f"llsvm-bench-{os.getpid()}"
+        folder.mkdir()
+    except OSError as error:
+        return None, f"no control group could be made: {error.strerror}"
+    return folder, ""
+
+
+def within(folder, command):
+    """The command as a member of this group, or as it is for None."""
+    if folder is None:
+        return command
+    enter = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "cgroup.procs")]
+    return command._replace(words=[*enter, *command.words])
