@@ -275,7 +275,7 @@ def predict(test, model, output, scores, zero_based, quiet, threads):
     llsvm-predict test.txt model out
     zcat test.gz | llsvm-predict - model - | sort | uniq -c
     """
-    from llsvm.session import predict_labels
+    from llsvm.predict import predict_labels
 
     predict_labels(test, model, output, scores, zero_based, quiet, threads, print_result)
 

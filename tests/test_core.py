@@ -23,7 +23,7 @@ LEVELS = [
     {"memory", "files", "sources"},
     {"text", "blockset", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
-    {"active", "stream"},
+    {"active", "stream", "predict"},
     {"solvers"},
     {"train"},
     {"session"},

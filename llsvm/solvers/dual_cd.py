@@ -51,7 +51,8 @@ class Team:
         helping = [self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False) for _ in range(self._n_helpers)]
         active = _dual_cd.sweep_together(*arguments, *more, True)
         for help in helping:
-            help.result()
+            if not help.cancel():  # one that has not begun is not waited for
+                help.result()
         return active
 
     def close(self) -> None:
