@@ -30,10 +30,15 @@ def fill(
     cdef uint8_t* start = out
     cdef double square, largest = 0
     cdef int layout
+    cdef int32_t bits = 0
+    cdef bint short
     with nogil:
+        for at in range(features.shape[0]):
+            bits |= features[at]
+        short, at = bits < 65536, 0
         for r in range(codes.shape[0]):
             length = lengths[r]
-            layout = layout_of(&features[at], &values[at], length) if length else WIDE
+            layout = layout_of(&features[at], &values[at], length, short) if length else WIDE
             rows[r].data = <uint64_t>out
             rows[r].alpha = 0
             rows[r].gradient = 0
@@ -52,18 +57,19 @@ def fill(
     return out - start, largest
 
 
-cdef inline int layout_of(const int32_t* features, const value_t* values, int64_t n) noexcept nogil:
-    """The smallest way to keep a row."""
+cdef inline int layout_of(const int32_t* features, const value_t* values, int64_t n, bint short) noexcept nogil:
+    """The smallest way to keep a row; short: its feature numbers have 16 bits."""
     cdef int64_t k
-    cdef int32_t all_bits = 0, in_place = 0, same = 1
-    for k in range(n):
-        all_bits |= features[k]
-        in_place |= features[k] ^ <int32_t>k
-    if in_place == 0:
-        return COUNTED
-    for k in range(n):
-        same &= values[k] == values[0]
-    return (SHORT if all_bits < 65536 else WIDE) | (ONE_VALUE if same else 0)
+    if features[0] == 0 and features[n - 1] == n - 1:
+        k = 1
+        while k < n and features[k] == k:
+            k += 1
+        if k == n:
+            return COUNTED
+    k = 1
+    while k < n and values[k] == values[0]:
+        k += 1
+    return (SHORT if short else WIDE) | (ONE_VALUE if k == n else 0)
 
 
 cdef inline double lay_out(
@@ -79,8 +85,11 @@ cdef inline double lay_out(
             short_features[k] = <uint16_t>features[k]
     elif not layout & COUNTED:
         memcpy(out, features, 4 * n)
-    memcpy(copy, values, (1 if layout & ONE_VALUE else n) * sizeof(value_t))
+    if layout & ONE_VALUE:
+        copy[0] = values[0]
+        return n * (<double>values[0] * values[0])
     for k in range(n):
+        copy[k] = values[k]
         square += <double>values[k] * values[k]
     return square
 

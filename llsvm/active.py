@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.blockset import codec, frame_checksum
 from llsvm.core import DataError
 from llsvm.files import Scratch
-from llsvm.reader import ROW, Arena
+from llsvm.reader import ROW, Arena, copied, joined
 
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 
@@ -22,8 +22,8 @@ class Group:
     alphas: np.ndarray
     data: list
 
-    def part(self, rows: np.ndarray) -> Group:
-        return Group(self.table[rows], self.alphas[rows], self.data)
+    def part(self, mask: np.ndarray) -> Group:
+        return Group(self.table.take(np.flatnonzero(mask)), self.alphas[mask], self.data)
 
 
 @dataclass
@@ -68,7 +68,7 @@ def _joined(loaded: list) -> Group:
     """One group of (table, alphas, data) of several segments, of which none is held any longer."""
     tables, alphas, data = (list(parts) for parts in zip(*loaded, strict=True))
     loaded.clear()
-    return Group(np.concatenate(tables), np.concatenate(alphas), data)
+    return Group(joined(tables), np.concatenate(alphas), data)
 
 
 class ActiveRows:
@@ -131,7 +131,7 @@ class ActiveRows:
         self._held = 0
 
     def _write(self, segment: _Segment) -> _Frame:
-        table = segment.rows.copy()
+        table = copied(segment.rows)
         table["data"] -= segment.data.ctypes.data
         parts = table, segment.data[: segment.n_bytes + -segment.n_bytes % 8], segment.alphas
         frame = codec.compress(b"".join(part.tobytes() for part in parts))
@@ -184,7 +184,7 @@ class ActiveRows:
         except DataError as error:
             raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
         data = np.frombuffer(payload, np.uint8, n_data, n_table)
-        table = np.frombuffer(payload, ROW, segment.n_rows).copy()
+        table = copied(np.frombuffer(payload, ROW, segment.n_rows))
         table["data"] += data.ctypes.data
         alphas = np.frombuffer(payload, np.float64, offset=n_table + n_data).reshape(segment.n_rows, segment.n_columns)
         return table, alphas[:, self._columns(segment.n_columns)], data

@@ -8,6 +8,7 @@ import numpy as np
 
 from llsvm.core import Certificate, Problem
 from llsvm.evaluate import total_loss
+from llsvm.reader import copied
 from llsvm.solvers.dual_cd import Shrinking
 from llsvm.solvers.one_vs_rest import grown, signs_of
 
@@ -26,7 +27,7 @@ class DualMachine(Shrinking):
 
     def own(self, table, alphas=0.0) -> np.ndarray:
         """A copy of these rows, whose code is 1 where y = 1, else 0, with these dual variables."""
-        rows = table.copy()
+        rows = copied(table)
         rows["code"] = rows["code"] == self.positive
         rows["alpha"] = alphas
         return rows

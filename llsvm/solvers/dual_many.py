@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, Problem
-from llsvm.reader import ROW
+from llsvm.reader import ROW, copied
 from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, ROUNDS, SWEEPS, VISITS
@@ -63,7 +63,7 @@ class Machine(DualMachine):
 
     def own(self, table, alphas) -> np.ndarray:
         """A copy of these rows, with the codes of their labels and these dual variables."""
-        rows = table.copy()
+        rows = copied(table)
         rows["alpha"] = alphas
         return rows
 
@@ -250,12 +250,12 @@ class Streaming(Many):
     def _visit_part(self, rows, busy) -> None:
         alphas = self._read_alphas(rows)
         own = self._own_alphas(alphas, busy)
-        tables = [rows, *(rows.copy() for _ in range(min(self._config.threads, len(busy)) - 1))]
+        tables = [rows, *(copied(rows) for _ in range(min(self._config.threads, len(busy)) - 1))]
         self._map(Machine.visit, busy, [tables[place % len(tables)] for place in range(len(busy))], own)
         self._write_alphas(rows, alphas)
         counts = sum(np.signbit(alphas_of_one).astype(np.int32) for alphas_of_one in own)
         rows["alpha"] = counts
-        active = rows[counts > 0]
+        active = rows.take(np.flatnonzero(counts))
         self._active.append(active, np.empty((len(active), 0)))
 
     def _runs(self, rows):

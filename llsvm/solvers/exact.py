@@ -62,7 +62,7 @@ class Exact(Streaming):
         alphas = rows["alpha"]
         free = (alphas > 0) & (alphas < self._bounds[rows["code"]])
         wanted = np.flatnonzero(free | (np.abs(rows["gradient"]) <= MARGIN))
-        self._active.append(rows[wanted], alphas[wanted, None])
+        self._active.append(rows.take(wanted), alphas[wanted, None])
 
     def _new_active(self, spilling: bool = False) -> ActiveRows:
         return ActiveRows(self.blocks.dtype, self._spare_bytes, spilling=spilling)

@@ -78,7 +78,7 @@ class OnePass(OneVsRest):
             self._active.memory, self._active.copies = self._room(), self._n_copies
             most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._everyone))
             for start, end in self._slices(arena.rows, order, most_rows):
-                kept += self._visit_once(arena.rows[order[start:end]])
+                kept += self._visit_once(arena.rows.take(order[start:end]))
         self._set_bias_of_all(self.bias)
         return kept
 
@@ -89,7 +89,7 @@ class OnePass(OneVsRest):
         self._map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
         wanted = self._wanted(self._machines, rows, alphas)
         kept = wanted | self._wanted(self._others, rows, alphas[len(self._machines) :])
-        self._active.append(rows[kept], alphas.T[kept])
+        self._active.append(rows.take(np.flatnonzero(kept)), alphas.T[kept])
         return int(wanted.sum())
 
     def _wanted(self, machines, rows, alphas) -> np.ndarray:
