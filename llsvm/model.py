@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,9 +67,9 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
     return Model(solver_type, labels, weights[order], n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
-def save(model: Model, output: Output) -> None:
+def save(model: Model, output: Output, threads: int = 1) -> None:
     crc = 0
-    for part in _lines(model):
+    for part in _lines(model, threads):
         crc = zlib.crc32(part, crc)
         output.write(part)
     ours = json.dumps({"labels": model.labels, "zero_based": model.zero_based, **model.info}).encode("ascii")
@@ -75,7 +77,7 @@ def save(model: Model, output: Output) -> None:
     output.commit()
 
 
-def _lines(model: Model):
+def _lines(model: Model, threads: int):
     integers = all(_is_int32(label) for label in model.labels)
     numbers = model.labels if integers else [str(number + 1) for number in range(len(model.labels))]
     by_id = model.n_ids > DENSE_LIMIT
@@ -83,9 +85,21 @@ def _lines(model: Model):
         f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
         f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
-    yield from _lines_by_id(model) if by_id else map(_weight_lines, _dense_batches(model))
+    yield from _lines_by_id(model) if by_id else _in_order(_weight_lines, _dense_batches(model), threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
+
+
+def _in_order(function, items, threads: int):
+    """As map, a few items ahead on several threads."""
+    with ThreadPoolExecutor(threads) as pool:
+        under_way = deque()
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            if len(under_way) > threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
 
 
 def _weight_lines(weights: np.ndarray) -> bytes:

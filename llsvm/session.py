@@ -92,7 +92,7 @@ def train_model(
                 outcome = _train(data, config, console, log, stop)
                 log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
                 log.close()
-                models.save(train.make_model(outcome, data, config), output)
+                models.save(train.make_model(outcome, data, config), output, config.threads)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no model was written") from None
     finally:
