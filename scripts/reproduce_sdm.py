@@ -1,7 +1,8 @@
 """The experiments of the paper on the sequential dual method for many classes (Keerthi and others, KDD 2008).
 
 OVR is `llsvm-train -s dual`, each class against the rest; CS is -s cs, of Crammer and Singer; WW is -s ww, of Weston
-and Watkins. Rows as they are in the file and in memory, and no bias unless --bias says so.
+and Watkins. Rows as they are in the file and in memory, and a bias that is a feature of value 1 unless --bias
+says otherwise: with it mnist has the paper's accuracies, without it 0.3 to 0.5 points less.
 
 tables    Tables 4.2 and 4.3: training and test data together, in random partitions of 60, 20 and 20 % of every class. C
           is the one with the best accuracy on the second part, of equals the smallest; a model of the first two parts
@@ -265,7 +266,7 @@ def parse_options():
     parser.add_argument("--costs", type=lambda text: [float(word) for word in text.split(",")], default=COSTS,
                         metavar="C,...", help="of the tables (default 0.01,0.03,0.1,0.3,1,3,10)")  # fmt: skip
     parser.add_argument("-e", "--tolerance", type=float, default=1e-2, help="relative gap of models (default 1e-2)")
-    parser.add_argument("--bias", type=float, default=-1.0, help="as -B of llsvm-train; negative: none (default)")
+    parser.add_argument("--bias", type=float, default=1.0, help="as -B of llsvm-train; negative: none (default 1)")
     parser.add_argument("--cost", type=float, default=1.0, help="C of the figures (default 1)")
     parser.add_argument("--reference", type=float, default=1e-6, metavar="GAP",
                         help="relative gap at which Figures 1 and 4 end (default 1e-6)")  # fmt: skip
