@@ -5,7 +5,7 @@
 #include <string.h>
 
 #if defined(__has_attribute)
-#if __has_attribute(target_clones) && defined(__x86_64__) && defined(__linux__)
+#if __has_attribute(target_clones) && defined(__x86_64__) && defined(__GLIBC__)
 #define LLSVM_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 #endif
@@ -16,7 +16,12 @@
 typedef double llsvm_doubles __attribute__((vector_size(64)));
 typedef float llsvm_floats __attribute__((vector_size(32)));
 
-#define LLSVM_LOAD_float(x) ({ llsvm_floats v; memcpy(&v, x, sizeof v); __builtin_convertvector(v, llsvm_doubles); })
+#if defined(__clang__) || __GNUC__ >= 9
+#define LLSVM_WIDE(v) __builtin_convertvector(v, llsvm_doubles)
+#else
+#define LLSVM_WIDE(v) ((llsvm_doubles){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]})
+#endif
+#define LLSVM_LOAD_float(x) ({ llsvm_floats v; memcpy(&v, x, sizeof v); LLSVM_WIDE(v); })
 #define LLSVM_LOAD_double(x) ({ llsvm_doubles v; memcpy(&v, x, sizeof v); v; })
 
 #define LLSVM_DENSE(type)                                                                                          \

@@ -25,6 +25,8 @@ cdef extern from *:
     #include <sched.h>
     #if defined(__x86_64__) || defined(__i386__)
     #define llsvm_pause() __builtin_ia32_pause()
+    #elif defined(__aarch64__)
+    #define llsvm_pause() __asm__ volatile("yield")
     #else
     #define llsvm_pause() ((void)0)
     #endif
@@ -94,7 +96,7 @@ cdef struct Batch:
     double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
 
 
-BATCH_BYTES, MOST_ROWS = sizeof(Batch), LARGEST_BATCH
+BATCH_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Batch), LARGEST_BATCH, TILES
 
 
 cdef void begin(
@@ -350,6 +352,11 @@ def sweep(
         active = visit_all(&v, active, &kind[0])
     end(&v, state)
     return active
+
+
+def dismiss(uint8_t[::1] shared):
+    """Ends what helps in a sweep, also if nobody leads it."""
+    publish(&(<Batch*>&shared[0]).limit, -1)
 
 
 def sweep_together(

@@ -20,8 +20,9 @@ ROW = np.dtype([
 ])
 
 assert ROW.itemsize == _reader.ROW_BYTES
-# Rows from text are gathered in arenas of this size: large enough for large pages of memory.
-SLAB = 16 << 20
+# Rows from text are gathered in stretches of this size. From 4 MB up NumPy asks for large pages, so that the end of one
+# that is not used may take a page.
+SLAB, LARGE_ARRAY, LARGE_PAGE = 16 << 20, 4 << 20, 2 << 20
 LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
@@ -61,9 +62,9 @@ def groups(order, sizes, rows, most_bytes: int, most_rows: int):
 class Arena:
     """Rows side by side in one stretch of memory, described by a table: a part, from first_slot, of a larger one."""
 
-    def __init__(self, n_bytes: int, rows: np.ndarray, dtype, first_slot: int = 0):
+    def __init__(self, n_bytes: int, rows: np.ndarray, dtype, first_slot: int = 0, room: np.ndarray | None = None):
         self.dtype, self.first_slot = np.dtype(dtype), first_slot
-        self._room = np.empty(max(8, n_bytes), np.uint8)
+        self._room = np.empty(max(8, n_bytes), np.uint8) if room is None else room
         self._table = rows
         self.n_rows = self.used = 0
         self.largest_square = 0.0
@@ -124,8 +125,8 @@ class _Decoder:
 class Resident:
     """A data set whose rows are all in memory: read from a block set, or straight from text."""
 
-    def __init__(self, table: np.ndarray, arenas: list[Arena], description: Description, feature_ids, bytes_read: int):
-        self.table, self._arenas = table, arenas
+    def __init__(self, table: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int):
+        self.table, self._data = table, data
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
         self.kind = np.zeros(1, description.dtype)
 
@@ -139,7 +140,7 @@ class Resident:
 
     def release(self) -> None:
         """Frees the rows; what describes them stays."""
-        self.table = self._arenas = None
+        self.table = self._data = None
 
 
 def load(blocks: BlockSet, threads: int) -> Resident:
@@ -154,11 +155,11 @@ def load(blocks: BlockSet, threads: int) -> Resident:
         arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), _Decoder()
         for chunk in share.tolist():
             arena.add(*decoder.decode(blocks, chunk), chunk)
-        return arena
+        return arena.data
 
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
-        arenas = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
-    return Resident(table, arenas, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
+        data = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
+    return Resident(table, data, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
 
 
 class Gatherer:
@@ -167,21 +168,26 @@ class Gatherer:
     def __init__(self, dtype, memory: int):
         self._dtype, self._memory, self.reserve = np.dtype(dtype), memory, 0
         self._arenas, self.n_rows, self.n_nonzeros = [], 0, 0
+        self._slab, self._held = np.empty(0, np.uint8), 0
 
     def add(self, block: Block) -> bool:
         """False where the block no longer fits (and is not taken)."""
         n_rows = self.n_rows + block.n_rows
         size = arena_bytes(block.n_rows, block.n_nonzeros, self._dtype.itemsize)
+        slab_bytes = max(size + 8, min(SLAB, self._memory // 16))
+        unused = LARGE_PAGE if slab_bytes >= LARGE_ARRAY else 0
         # Tables are joined at the end, so for a moment there are two.
-        needed = sum(arena.used for arena in self._arenas) + size + n_rows * (2 * ROW.itemsize + 4)
+        needed = self._held + size + unused + n_rows * (2 * ROW.itemsize + 4)
         if needed + self.reserve > self._memory:
             return False
-        arena = self._arenas[-1] if self._arenas else None
-        if arena is None or arena.space[0] < size or arena.space[1] < block.n_rows:
-            blocks = max(1, min(SLAB, self._memory // 16) // (size + block.n_rows * ROW.itemsize + 1))
-            arena = Arena(blocks * size, np.empty(blocks * block.n_rows, ROW), self._dtype)
-            self._arenas.append(arena)
+        if len(self._slab) < size + 8:
+            self._slab = np.empty(slab_bytes, np.uint8)
+            self._held += unused
+        arena = Arena(size, np.empty(block.n_rows, ROW), self._dtype, room=self._slab)
         arena.add(block.codes, np.diff(block.indptr).astype(np.int32), block.features, block.values, 0)
+        used = arena.used + -arena.used % 8
+        self._slab, self._held = self._slab[used:], self._held + used
+        self._arenas.append(arena)
         self.n_rows, self.n_nonzeros = n_rows, self.n_nonzeros + block.n_nonzeros
         return True
 
@@ -191,17 +197,19 @@ class Gatherer:
 
     def finish(self, description: Description, feature_ids, bytes_read: int) -> Resident:
         table = joined([arena.rows for arena in self._arenas])
-        return Resident(table, self._arenas, description, feature_ids, bytes_read)
+        return Resident(table, [arena.data for arena in self._arenas], description, feature_ids, bytes_read)
 
     def spill(self):
         """The Blocks again, in order, each freed when the next is asked for."""
         self._arenas.reverse()
+        self._slab = None
         while self._arenas:
             rows = self._arenas[-1].rows
             lengths = int(rows["length"].sum())
             codes, indptr = np.empty(len(rows), np.uint16), np.empty(len(rows) + 1, np.int64)
             features, values = np.empty(lengths, np.int32), np.empty(lengths, self._dtype)
             _reader.unpack(rows, codes, indptr, features, values)
+            del rows
             self._arenas.pop()
             yield Block(codes, indptr, features, values)
 

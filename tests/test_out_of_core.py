@@ -274,3 +274,15 @@ def test_predict_takes_no_more_memory_for_a_longer_file(measure, folder, lines, 
         peaks.append(measured.peak)
     assert (folder / "test.txt").stat().st_size > 80e6
     assert peaks[1] < peaks[0] + 20 * MB  # of which the threads' timing decides more than half
+
+
+@pytest.mark.parametrize("memory", [100, 180], ids=["spilled", "in memory"])
+def test_text_of_long_rows_is_gathered_within_the_promise(folder, measure, memory):
+    """80 MB of rows with small feature numbers, which take less than they might."""
+    row = "".join(f" {feature}:0.{1 + feature % 9}" for feature in range(2, 802, 2)).encode()
+    with open(folder / "long.txt", "wb") as file:
+        file.writelines(b"%+d 1:%d.5%b\n" % (1 - number % 2 * 2, number % 7, row) for number in range(35_000))
+    command = "llsvm-train", "--threads", 2, "--max-passes", 1, "--memory", f"{memory}M", "long.txt", "model"
+    measured = measure(*command)
+    assert ("data on disk" in measured.stderr) == (memory == 100)
+    assert measured.peak < promised(memory * MB)

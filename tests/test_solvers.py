@@ -3,6 +3,7 @@ that are exact, steady progress to the optimum too."""
 
 import os
 import re
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -380,6 +381,23 @@ def test_threads_take_turns_in_all_sizes_of_sweeps(many_rows, fit):
     one, two = (fit(many_rows.text, bias=1.0, tolerance=1e-7, threads=threads) for threads in (1, 2))
     assert one.outcome.certificate.primal == pytest.approx(two.outcome.certificate.primal, rel=2e-7)
     np.testing.assert_allclose(one.outcome.w, two.outcome.w, atol=1e-3 * np.abs(one.outcome.w).max())
+
+
+def test_a_thread_that_cannot_be_started_ends_the_run(many_rows, fit, monkeypatch):
+    """And not in threads that wait for ever for a sweep to begin."""
+    start, begun = threading.Thread.start, []
+
+    def start_one(thread):
+        if thread.name.startswith("sweep"):
+            begun.append(thread)
+            if len(begun) == 2:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(RuntimeError, match="new thread"):
+        fit(many_rows.text, bias=1.0, threads=4)
+    assert not begun[0].is_alive()
 
 
 def memory_asked_for(refusal):

@@ -37,7 +37,7 @@ class Team:
     """Threads that sweep rows together."""
 
     def __init__(self, n_threads: int, description):
-        self._n_helpers = n_threads - 1
+        self._n_helpers = min(n_threads, _dual_cd.MOST_THREADS) - 1
         self._pool = ThreadPoolExecutor(self._n_helpers, thread_name_prefix="sweep")
         row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
         self._most = int(min(_dual_cd.MOST_ROWS, max(SMALLEST_BATCH, BATCH_BYTES / row_bytes)))
@@ -47,12 +47,17 @@ class Team:
         arguments = table, order, active, *arguments
         if active <= 2 * self._most:
             return _dual_cd.sweep(*arguments)
-        more = np.zeros(_dual_cd.BATCH_BYTES, np.uint8), self._most, SMALLEST
-        helping = [self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False) for _ in range(self._n_helpers)]
-        active = _dual_cd.sweep_together(*arguments, *more, True)
-        for help in helping:
-            if not help.cancel():  # one that has not begun is not waited for
-                help.result()
+        shared, helping = np.zeros(_dual_cd.BATCH_BYTES, np.uint8), []
+        more = shared, self._most, SMALLEST
+        try:
+            for _ in range(self._n_helpers):
+                helping.append(self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False))
+            active = _dual_cd.sweep_together(*arguments, *more, True)
+        finally:
+            _dual_cd.dismiss(shared)
+            for help in helping:
+                if not help.cancel():  # one that has not begun is not waited for
+                    help.result()
         return active
 
     def close(self) -> None:

@@ -80,7 +80,8 @@ class Machine(DualMachine):
         """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
         if not len(places):
             return
-        rows, order, n_active = self.own(table[places], alphas), np.arange(len(places), dtype=np.int32), len(places)
+        rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
+        rows["alpha"] = alphas
         sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
         for number in range(self.problem.inner or max(1, round(sweeps))):
             n_active = self._sweep(rows, order, n_active, len(rows), shrink=True, fresh=number == 0)

@@ -356,7 +356,9 @@ class Streaming(Direct):
         loops = min(GROWTH, self._number) / ROUNDS * min(LOOPS, FULL_LOOPS * full_loop / max(1, self._n_active_alphas))
         self._active.memory = self._room * 5 // 8 + self._stream.needed_bytes
         for rounds_left in range(ROUNDS - 1, -1, -1):
-            for number, rows in enumerate(self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES)):
+            number = -1  # enumerate would hold on to the rows before
+            for rows in self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES):
+                number += 1
                 alphas = SparseAlphas(len(rows), self._n_classes, self._state)
                 if rounds_left == ROUNDS - 1:
                     self._read_alphas(rows, alphas)
