@@ -33,6 +33,10 @@ def float32_box(problem) -> tuple[np.ndarray, bool]:
     return box, bool(rounding)
 
 
+def half_square(w: np.ndarray) -> float:
+    return 0.5 * float(w @ w)
+
+
 class Team:
     """Threads that sweep rows together."""
 
@@ -102,7 +106,11 @@ class DualCD:
 
     @property
     def dual(self) -> float:
-        return float(self._state[4] - self._state[5] - 0.5 * self.w @ self.w)
+        return self._dual_at(half_square(self.w))
+
+    def _dual_at(self, square: float) -> float:
+        """The dual value, w.w / 2 being known."""
+        return float(self._state[4] - self._state[5]) - square
 
     def _sweep(self, table, order, active: int, count_from: int = 0, shrink: bool = False, fresh: bool = True) -> int:
         """One visit of rows order[:active] of the table in random order."""
@@ -140,9 +148,9 @@ class DualCD:
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
         return float(highest - lowest)
 
-    def _is_close(self) -> bool:
+    def _is_close(self, dual: float) -> bool:
         """Whether the gap is small enough, as far as the rows of the last sweep tell."""
-        return self._state[8] <= self.problem.tolerance * (self.dual + self._state[8])
+        return self._state[8] <= self.problem.tolerance * (dual + self._state[8])
 
     def _narrow(self) -> None:
         """The bounds for shrinking, from the sweep just made."""
@@ -150,10 +158,12 @@ class DualCD:
         self._state[0] = highest if highest > 0 else np.inf
         self._state[1] = lowest if lowest < 0 else -np.inf
 
-    def _certify(self, w, loss: float) -> Certificate:
-        certificate = Certificate(float(0.5 * w @ w) + loss, self.dual)
+    def _certify(self, w, loss: float, square: float | None = None) -> Certificate:
+        """square: w.w / 2, if w is the one that is trained."""
+        dual = self.dual if square is None else self._dual_at(square)
+        certificate = Certificate((half_square(w) if square is None else square) + loss, dual)
         if self.certified is None and certificate.primal > self.problem.loss_at_zero:
-            w, certificate = np.zeros_like(w), Certificate(self.problem.loss_at_zero, self.dual)
+            w, certificate = np.zeros_like(w), Certificate(self.problem.loss_at_zero, dual)
         if self.certified is None or certificate.primal <= self.certified.primal:
             self.best_w = w.copy() if self.best_w is None else self.best_w
             self.best_w[:] = w
@@ -197,7 +207,8 @@ class Shrinking(DualCD):
         self._state[6] = self._state[7] = 0
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=True, fresh=self._fresh)
         self._visited += self._state[7]
-        settled, close = self._violation() <= self._settling, self._is_close()
+        self._square = half_square(self.w)
+        settled, close = self._violation() <= self._settling, self._is_close(self._dual_at(self._square))
         look = close or self._visited >= self.LOOK_EVERY * n_rows
         self._settling *= self.NEXT_TOLERANCE if settled else 1
         self._fresh = settled or close
@@ -233,14 +244,17 @@ class InMemory(Shrinking):
             number += 1
             look = self._pass(self._data.table)
             loss = self._state[6] if self._state[7] == n_rows else np.inf
-            met = Certificate(float(0.5 * self.w @ self.w + loss), self.dual)
+            met = Certificate(self._square + float(loss), self._dual_at(self._square))
             if look:
-                self.certify()
+                self._look(self._square)
             self.compute += time.perf_counter() - start
             yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
-        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool))
+        self._look(half_square(self.w))
+
+    def _look(self, square: float) -> None:
+        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool), square)
 
     def close(self) -> None:
         self._close_team()
@@ -348,7 +362,8 @@ class Streaming(DualCD):
             self._end_pass()
             self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
             self.compute += time.perf_counter() - start - (self.wait - waited)
-            met = Certificate(float(0.5 * self.w @ self.w + self._state[6]), self.dual)
+            square = half_square(self.w)
+            met = Certificate(square + float(self._state[6]), self._dual_at(square))
             estimate = met.relative_gap
             if snapshot is not None:
                 self._certify(snapshot, loss)
