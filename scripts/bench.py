@@ -316,7 +316,7 @@ def parse_options():
     parser.add_argument("--growth", metavar="SIZE", help="the largest text of the growth table (default 600M)")
     parser.add_argument("--cost", type=float, default=1.0, help="C (default 1)")
     parser.add_argument("--output", type=Path, default="bench-results", metavar="DIR",
-                        help="gets BENCHMARKS.md and plots/ (default bench-results)")  # fmt: skip
+                        help="gets BENCHMARKS.md and docs/plots/ (default bench-results)")  # fmt: skip
     reproducing.add_skip(parser, PARTS)
     options = parser.parse_args()
     options.size = options.size or ("20M" if options.quick else "300M")
@@ -353,7 +353,7 @@ def main():
     peer = peer if peers.is_installed(peer) else None
     for sentence in missing_peers(peer):
         print(sentence, flush=True)
-    plots_folder = options.output / "plots"
+    plots_folder = options.output / "docs" / "plots"
     with peers.workplace() as folder:
         for path in data_files(options, folder):
             with judging.separate_process() as judge:

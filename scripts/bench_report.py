@@ -130,4 +130,4 @@ def draw(target, panels):
     rows = [[panel.title, name, f"{x:.6g}", f"{y:.6g}"] for panel in panels for name, points in panel.curves.items()
             for x, y in points]  # fmt: skip
     figures.publish(target, panels, ["panel", "curve", panels[0].x, panels[0].y], rows)
-    return [f"![{target.name}](plots/{target.name}.png)", ""] if target.with_suffix(".png").exists() else []
+    return [f"![{target.name}](docs/plots/{target.name}.png)", ""] if target.with_suffix(".png").exists() else []
