@@ -53,6 +53,8 @@ cdef enum:
     STEP = 1
     SHRINK = 2
 
+cdef double SMALLEST = 1e-12  # projected gradients that ask for a step are larger
+
 
 # The problem, and what visits have found.
 cdef struct Visits:
@@ -68,7 +70,6 @@ cdef struct Visits:
     int64_t count_from
     double highest_before
     double lowest_before
-    double smallest
 
     double highest
     double lowest
@@ -77,6 +78,17 @@ cdef struct Visits:
     double losses
     double visits
     double gap
+
+
+# A row at one w: y and its box, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
+cdef struct Seen:
+    double y
+    double U
+    double d
+    double loss
+    double gap
+    double gradient
+    double projected
 
 
 # Tiles of a batch, numbered through all batches: those below `limit` can be looked at, `next` is the first that nobody
@@ -136,82 +148,78 @@ cdef inline double loss(double G, double U, double d) noexcept nogil:
     return best * (-G - 0.5 * d * best)
 
 
+cdef inline int8_t look(const Visits* v, Row* row, Seen* seen, const value_t* kind) noexcept nogil:
+    """What a row is by w as it is, and what it needs."""
+    cdef double y = v.signs[row.code], old = row.alpha, G
+    cdef int64_t side = y > 0
+    cdef double U = v.box[2 * side], d = v.box[2 * side + 1]
+    G = y * (row_dot(v.w, row, kind) + v.w[v.last_weight] * v.bias) - 1
+    seen.y = y
+    seen.U = U
+    seen.d = d
+    seen.loss = loss(G, U, d) if G < 0 else 0
+    seen.gap = seen.loss + old * (G + 0.5 * d * old)
+    G += old * d
+    row.gradient = <float>G
+    seen.gradient = G
+    seen.projected = 0
+    if old == 0 and G > 0:
+        return SHRINK if v.shrink and G > v.highest_before else NOTHING
+    if old == U and G < 0:
+        return SHRINK if v.shrink and G < v.lowest_before else NOTHING
+    seen.projected = G
+    return STEP if fabs(G) > SMALLEST else NOTHING
+
+
 cdef inline void step(
-    const Visits* v, Row* row, double y, double U, double d, double G, double* sum_alpha, double* sum_square,
-    const value_t* kind
+    const Visits* v, Row* row, const Seen* seen, double* sum_alpha, double* sum_square, const value_t* kind
 ) noexcept nogil:
-    """Makes D largest in the alpha of this row, whose gradient is G."""
-    cdef double old = row.alpha, Q = <double>row.norm * row.norm + v.bias * v.bias + d, change
-    cdef double new = old - G / Q if Q > 0 else (U if G < 0 else 0)
+    """Makes D largest in the alpha of this row."""
+    cdef double old = row.alpha, Q = <double>row.norm * row.norm + v.bias * v.bias + seen.d, change
+    cdef double new = old - seen.gradient / Q if Q > 0 else (seen.U if seen.gradient < 0 else 0)
     if new < 0:
         new = 0
-    elif new > U:
-        new = U
+    elif new > seen.U:
+        new = seen.U
     if v.round_alpha:
         new = <double><float>new
     if new != old:
         row.alpha = new
         sum_alpha[0] += new - old
-        sum_square[0] += 0.5 * d * (new - old) * (new + old)
-        change = (new - old) * y
+        sum_square[0] += 0.5 * seen.d * (new - old) * (new + old)
+        change = (new - old) * seen.y
         row_axpy(change, row, v.w, kind)
         v.w[v.last_weight] += change * v.bias
 
 
 cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) noexcept nogil:
     """One thread alone; returns the number of rows that stay active."""
-    cdef int64_t s = 0, side, last_weight = v.last_weight, count_from = v.count_from
+    cdef int64_t s = 0, count_from = v.count_from
     cdef int32_t slot
     cdef Row* rows = v.rows
-    cdef Row* row
     cdef int32_t* order = v.order
     cdef Ahead ahead = [0, 0]
-    cdef const double* w = v.w
-    cdef double bias = v.bias, y, U, d, G, PG, old
-    cdef double highest_before = v.highest_before, lowest_before = v.lowest_before
+    cdef Seen seen
+    cdef int8_t mark
     cdef double highest = -INFINITY, lowest = INFINITY
-    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0, lost
-    cdef bint shrink = v.shrink
+    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0
     while s < active:
         look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
         slot = order[s]
-        row = &rows[slot]
-        y = v.signs[row.code]
-        side = y > 0
-        U = v.box[2 * side]
-        d = v.box[2 * side + 1]
-        old = row.alpha
-        G = y * (row_dot(w, row, kind) + w[last_weight] * bias) - 1
-        lost = loss(G, U, d) if G < 0 else 0
-        gap += lost + old * (G + 0.5 * d * old)
+        mark = look(v, &rows[slot], &seen, kind)
+        gap += seen.gap
         if slot >= count_from:
             visits += 1
-            losses += lost
-        G += old * d
-        row.gradient = <float>G
-        PG = G
-        if old == 0:
-            if G > 0:
-                PG = 0
-                if shrink and G > highest_before:
-                    active -= 1
-                    order[s] = order[active]
-                    order[active] = slot
-                    continue
-        elif old == U:
-            if G < 0:
-                PG = 0
-                if shrink and G < lowest_before:
-                    active -= 1
-                    order[s] = order[active]
-                    order[active] = slot
-                    continue
-        if PG > highest:
-            highest = PG
-        if PG < lowest:
-            lowest = PG
-        if fabs(PG) > 1e-12:
-            step(v, row, y, U, d, G, &sum_alpha, &sum_square, kind)
+            losses += seen.loss
+        if mark == SHRINK:
+            active -= 1
+            order[s] = order[active]
+            order[active] = slot
+            continue
+        highest = max(highest, seen.projected)
+        lowest = min(lowest, seen.projected)
+        if mark == STEP:
+            step(v, &rows[slot], &seen, &sum_alpha, &sum_square, kind)
         s += 1
     v.highest = highest
     v.lowest = lowest
@@ -224,48 +232,26 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
 
 
 cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
-    """Which rows of a tile need a step, by w as it is."""
-    cdef int64_t start = batch.start + (tile - batch.first) * batch.tile_rows, s, side
+    """Which rows of a tile need a step."""
+    cdef int64_t start = batch.start + (tile - batch.first) * batch.tile_rows, s
     cdef int64_t stop = min(start + batch.tile_rows, batch.end)
     cdef int8_t* marks = &batch.marks[start - batch.start]
     cdef double* found = &batch.found[tile - batch.first][0]
     cdef int32_t slot
-    cdef Row* row
     cdef Ahead ahead = [0, 0]
-    cdef const double* w = v.w
-    cdef double y, U, d, G, old, highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0, lost
-    cdef int8_t mark
+    cdef Seen seen
+    cdef double highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0
     for s in range(start, stop):
         look_ahead(&ahead, v.rows, v.order, s, batch.end, sizeof(value_t))
         slot = v.order[s]
-        row = &v.rows[slot]
-        y = v.signs[row.code]
-        side = y > 0
-        U = v.box[2 * side]
-        d = v.box[2 * side + 1]
-        old = row.alpha
-        G = y * (row_dot(w, row, kind) + w[v.last_weight] * v.bias) - 1
-        lost = loss(G, U, d) if G < 0 else 0
-        gap += lost + old * (G + 0.5 * d * old)
+        marks[s - start] = look(v, &v.rows[slot], &seen, kind)
+        gap += seen.gap
         if slot >= v.count_from:
             visits += 1
-            losses += lost
-        G += old * d
-        row.gradient = <float>G
-        mark = NOTHING
-        if old == 0 and G > 0:
-            if v.shrink and G > v.highest_before:
-                mark = SHRINK
-        elif old == U and G < 0:
-            if v.shrink and G < v.lowest_before:
-                mark = SHRINK
-        elif fabs(G) > v.smallest:
-            mark = STEP
-        if mark != SHRINK:
-            G = G if mark == STEP else 0
-            highest = max(highest, G)
-            lowest = min(lowest, G)
-        marks[s - start] = mark
+            losses += seen.loss
+        if marks[s - start] != SHRINK:
+            highest = max(highest, seen.projected)
+            lowest = min(lowest, seen.projected)
     found[0] = highest
     found[1] = lowest
     found[2] = losses
@@ -288,11 +274,11 @@ cdef inline bint take_tile(const Visits* v, Batch* batch, const value_t* kind) n
 
 cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind) noexcept nogil:
     """Steps of the rows that need one."""
-    cdef int64_t s, side, k, n_chosen = 0
+    cdef int64_t s, k, n_chosen = 0
     cdef int32_t[LARGEST_BATCH] chosen
     cdef Row* row
     cdef Ahead ahead = [0, 0]
-    cdef double y, U, d, G
+    cdef Seen seen
     for s in range(batch.start, batch.end):
         if batch.marks[s - batch.start] == STEP:
             chosen[n_chosen] = v.order[s]
@@ -300,13 +286,8 @@ cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind
     for k in range(n_chosen):
         look_ahead(&ahead, v.rows, &chosen[0], k, n_chosen, sizeof(value_t))
         row = &v.rows[chosen[k]]
-        y = v.signs[row.code]
-        side = y > 0
-        U = v.box[2 * side]
-        d = v.box[2 * side + 1]
-        G = y * (row_dot(v.w, row, kind) + v.w[v.last_weight] * v.bias) - 1 + row.alpha * d
-        row.gradient = <float>G
-        step(v, row, y, U, d, G, &v.sum_alpha, &v.sum_square, kind)
+        look(v, row, &seen, kind)
+        step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
 cdef inline int64_t drop_marked(int32_t* order, Batch* batch, int64_t active) noexcept nogil:
@@ -362,18 +343,16 @@ def dismiss(uint8_t[::1] shared):
 def sweep_together(
     Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
     const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] shared, int64_t most, double smallest, bint leading
+    const value_t[::1] kind, uint8_t[::1] shared, int64_t most, bint leading
 ):
     """As sweep, by all threads that call it with the same arguments; one of them is leading, and returns.
 
-    shared: BATCH_BYTES zeros for every sweep. A batch has up to `most` rows. smallest: rows whose projected gradient is
-    not larger are not visited.
+    shared: BATCH_BYTES zeros for every sweep. A batch has up to `most` rows.
     """
     cdef Visits v
     cdef Batch* batch = <Batch*>&shared[0]
     cdef int64_t tile, n_tiles, rests = 0
     begin(&v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
-    v.smallest = smallest
     if not leading:
         with nogil:
             while load(&batch.limit) >= 0:

@@ -85,12 +85,12 @@ def _lines(model: Model, threads: int):
         f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
         f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
-    yield from _lines_by_id(model) if by_id else _in_order(_weight_lines, _dense_batches(model), threads)
+    yield from _lines_by_id(model) if by_id else in_order(_weight_lines, _dense_batches(model), threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
 
 
-def _in_order(function, items, threads: int):
+def in_order(function, items, threads: int):
     """As map, a few items ahead on several threads."""
     with ThreadPoolExecutor(threads) as pool:
         under_way = deque()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -59,9 +58,7 @@ def _predictions(predictor, test, with_scores, zero_based, threads, console):
             block = blocks.load_chunk(chunk)
             return judge(ids[block.features], block.values, block.indptr, block.codes, names)
 
-        with ThreadPoolExecutor(threads) as pool:
-            for first in range(0, blocks.n_chunks, 2 * threads):
-                yield from pool.map(judge_chunk, range(first, min(first + 2 * threads, blocks.n_chunks)))
+        yield from models.in_order(judge_chunk, range(blocks.n_chunks), threads)
         return
 
     def judge_piece(piece):

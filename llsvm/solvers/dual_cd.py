@@ -17,7 +17,6 @@ from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_byt
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
-SMALLEST = 1e-12  # projected gradients that are not 0
 # Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
 BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 32
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
@@ -52,7 +51,7 @@ class Team:
         if active <= 2 * self._most:
             return _dual_cd.sweep(*arguments)
         shared, helping = np.zeros(_dual_cd.BATCH_BYTES, np.uint8), []
-        more = shared, self._most, SMALLEST
+        more = shared, self._most
         try:
             for _ in range(self._n_helpers):
                 helping.append(self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False))

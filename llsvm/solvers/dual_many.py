@@ -10,7 +10,7 @@ from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.reader import ROW, copied
-from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box
+from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, ROUNDS, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
@@ -97,7 +97,8 @@ class Machine(DualMachine):
     @property
     def met(self) -> Certificate:
         """The objectives with the losses met in the pass."""
-        return Certificate(float(0.5 * self.w @ self.w + self._state[6]), self.dual)
+        square = half_square(self.w)
+        return Certificate(square + float(self._state[6]), self._dual_at(square))
 
     def end_look(self, loss: float) -> Certificate:
         self._certify(self._seen_w, loss)
