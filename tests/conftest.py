@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -75,6 +76,31 @@ def run_command(folder, *command, stdin=None, stdout=subprocess.PIPE, timeout=60
         os.close(silent)
         os.close(never_written)
     return Finished(process.returncode, (output or b"").decode(), messages.decode())
+
+
+# A process starts with the peak of the one that started it, so a small one stands between this one and the command.
+LAUNCH = """if True:
+    import os, subprocess, sys
+    ballast = bytearray(int(sys.argv[1]))
+    ballast[::1024] = bytes(1) * len(ballast[::1024])
+    process = subprocess.Popen(sys.argv[2:])
+    _, status, usage = os.wait4(process.pid, 0)
+    print("peak", usage.ru_maxrss * 1024, file=sys.stderr)
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+class Measured(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+    peak: int
+
+
+def measure_peak(run_in, folder, *command, ballast=0, **options):
+    """What a command printed, and the largest size it had, in bytes."""
+    finished = run_in(folder, sys.executable, "-c", LAUNCH, ballast, *command, **options)
+    return Measured(*finished, int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]))
 
 
 @pytest.fixture(scope="session")

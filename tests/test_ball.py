@@ -3,10 +3,8 @@
 import gzip
 import json
 import os
-import re
 import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -14,9 +12,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse
-from conftest import make_rows, split, write_text
+from conftest import make_rows, measure_peak, split, write_text
 from liblinear import liblinearutil
-from test_out_of_core import LAUNCH
 from test_shrink import arena_of, growing_rows, make_classes, signs_and_costs
 
 from llsvm import _reader, stream, train
@@ -596,15 +593,15 @@ def test_an_interrupted_look_leaves_the_model_as_it_was(two, fit):
 
 
 @pytest.fixture
-def measure(run, tmp_path):
+def measure(run_in, tmp_path):
     """The largest size of a run, in bytes, or 0 where it was refused for its --memory."""
 
     def peak_of(*options):
-        finished = run(sys.executable, "-c", LAUNCH, 0, "llsvm-train", "-q", "-s", "stream", *options, "model")
+        finished = measure_peak(run_in, tmp_path, "llsvm-train", "-q", "-s", "stream", *options, "model")
         if finished.returncode == 2 and "too small" in finished.stderr:
             return 0
         assert finished.returncode == 0, finished.stderr
-        return int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1])
+        return finished.peak
 
     return peak_of
 

@@ -2,18 +2,15 @@
 against a dense QP; objectives by NumPy."""
 
 import itertools
-import re
-import sys
 
 import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse
-from conftest import make_rows, split, write_text
+from conftest import make_rows, measure_peak, split, write_text
 from hypothesis import given
 from hypothesis import strategies as st
 from liblinear import liblinearutil
-from test_out_of_core import LAUNCH
 from test_shrink import make_classes, signs_and_costs, weights_of, with_bias
 
 from llsvm import train
@@ -343,23 +340,23 @@ def test_classes_that_tie_are_solved(tmp_path, solver, memory, C):
 
 
 @pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
-def test_more_active_rows_than_memory_holds_keep_the_promise(run, tmp_path, solver):
+def test_more_active_rows_than_memory_holds_keep_the_promise(run_in, tmp_path, solver):
     """Long rows that tell nothing of their class: most are active, in all classes."""
     rng = np.random.default_rng(6)
     X = scipy.sparse.random(12_000, 800, 0.25, "csr", random_state=rng, data_rvs=lambda n: rng.integers(1, 9, n) / 8)
     blocks = split(write_text(tmp_path / "long.txt", X, rng.integers(0, 5, 12_000)), 16)
     words = ["-q", "-s", solver, "-c", "0.01", "--max-passes", "3", "--memory", "6M", blocks, "model"]
-    finished = run(sys.executable, "-c", LAUNCH, 0, "llsvm-train", *words)
+    finished = measure_peak(run_in, tmp_path, "llsvm-train", *words)
     assert finished.returncode == 0, finished.stderr
-    assert int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]) < promised(6 << 20)
+    assert finished.peak < promised(6 << 20)
 
 
 @pytest.mark.parametrize("memory", [8, 20, 140])
 @pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
-def test_many_classes_keep_the_promise_about_memory(run, tmp_path, solver, memory):
+def test_many_classes_keep_the_promise_about_memory(run_in, tmp_path, solver, memory):
     _, path = random_labels(tmp_path / "random.txt", 20_000, 80)
     blocks = split(path, 16)
     words = ["-q", "-s", solver, "-c", "0.001", "--max-passes", "2", "--memory", f"{memory}M", blocks, "model"]
-    finished = run(sys.executable, "-c", LAUNCH, 0, "llsvm-train", *words)
+    finished = measure_peak(run_in, tmp_path, "llsvm-train", *words)
     assert finished.returncode == 0, finished.stderr
-    assert int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]) < promised(memory << 20)
+    assert finished.peak < promised(memory << 20)

@@ -1,37 +1,20 @@
 """Half a million rows with memory for a tenth of them: certified, in few passes, within the promised memory."""
 
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import scipy.sparse
+from conftest import measure_peak
 
 from llsvm.memory import promised
 
 ROOT = Path(__file__).parents[1]
 N_ROWS, N_FEATURES = 500_000, 47_236
 MB = 1 << 20
-# A process starts with the peak of the one that started it, so a small one stands between this one and the command.
-LAUNCH = """if True:
-    import os, subprocess, sys
-    ballast = bytearray(int(sys.argv[1]))
-    ballast[::1024] = bytes(1) * len(ballast[::1024])
-    process = subprocess.Popen(sys.argv[2:])
-    _, status, usage = os.wait4(process.pid, 0)
-    print("peak", usage.ru_maxrss * 1024, file=sys.stderr)
-    sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
-
-class Measured(NamedTuple):
-    stdout: str
-    stderr: str
-    peak: int
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +22,9 @@ def measure(folder, run_in):
     """Runs a command that must succeed; returns what it printed and the largest size it had, in bytes."""
 
     def run_measured(*command, ballast=0):
-        finished = run_in(folder, sys.executable, "-c", LAUNCH, ballast, *command, timeout=300)
-        assert finished.returncode == 0, finished.stderr
-        return Measured(finished.stdout, finished.stderr, int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]))
+        measured = measure_peak(run_in, folder, *command, ballast=ballast, timeout=300)
+        assert measured.returncode == 0, measured.stderr
+        return measured
 
     return run_measured
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import make_rows, objective, read_model, split, write_text
+from conftest import make_rows, measure_peak, objective, read_model, split, write_text
 from liblinear import liblinearutil
-from test_out_of_core import LAUNCH
 from test_shrink import growing_rows, make_classes, signs_and_costs, weights_of
 from test_signals import ROWS, Training, Valve, as_text, names
 
@@ -902,11 +900,11 @@ def large(tmp_path_factory, run_in):
 def test_it_stays_within_its_memory_and_comes_near_what_it_finds_with_more(large, run_in, words, where):
     folder, X, y = large
     command = ["llsvm-train", "-s", "pegasos", "-c", 1e-3, "--memory", "10M", "--log", "log", *words, "model"]
-    finished = run_in(folder, sys.executable, "-c", LAUNCH, 0, *command)
+    finished = measure_peak(run_in, folder, *command)
     assert finished.returncode == 0, finished.stderr
     start, *_, end = map(json.loads, (folder / "log").read_text().splitlines())
     assert (start["data"], end["visits"]) == (where, 180_000)
-    assert int(re.search(r"(?m)^peak (\d+)$", finished.stderr)[1]) < promised(10 << 20)
+    assert finished.peak < promised(10 << 20)
     model = read_model(folder / "model")
     assert end["primal"] == pytest.approx(objective(X, y, model, C=0.18), rel=1e-6)
     assert end["primal"] < 1.1 * liblinear(X, y, 0.18, 1.0 if "-B" in words else -1.0)[1]
