@@ -1,4 +1,4 @@
-"""What several test files share: the commands run as a user does; rows, plain models and objectives to judge by."""
+"""What several test files share: commands run as a user does, and trainings. What is trained on is in problems.py."""
 
 import functools
 import itertools
@@ -11,17 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
-import scipy.sparse
 import zstandard
 from hypothesis import HealthCheck, settings
+from problems import PlainModel, make_rows, read_model, split, write_text
 
 from llsvm import train
 from llsvm.blockset import BlockSet
 from llsvm.files import Output
 from llsvm.model import save
-from llsvm.split import split_text
 
 BIN = Path(sys.executable).parent
 
@@ -118,85 +116,6 @@ def run(tmp_path):
     """run("llsvm-train", "data.txt", "model", stdin=...) in this test's own folder."""
     Path(tmp_path, "tmp").mkdir(exist_ok=True)
     return functools.partial(run_command, tmp_path)
-
-
-class Rows(NamedTuple):
-    """Rows of two classes, and where they stand as text and as a block set (ids from 1, labels +1 and -1)."""
-
-    X: scipy.sparse.csr_matrix
-    y: np.ndarray
-    text: str = ""
-    blocks: str = ""
-
-    @property
-    def tenth(self):
-        """A tenth of the bytes that the rows take in memory: a 4-byte index and a 4-byte value a nonzero."""
-        return self.X.nnz * 8 // 10
-
-    @property
-    def radius(self):
-        return float(np.sqrt(self.X.multiply(self.X).sum(1).max()))
-
-
-def make_rows(n_rows, seed=3):
-    """Texts of two kinds, with words of their own and common ones; values are exact in binary and in decimal."""
-    rng, words, indices = np.random.default_rng(seed), 60, []
-    y = np.where(rng.random(n_rows) < 0.4, 1, -1)
-    for sign in y:
-        kinds = rng.choice(3, rng.integers(20, 60), p=(0.7, 0.06, 0.24) if sign > 0 else (0.06, 0.7, 0.24))
-        indices.append(np.unique(words * kinds + rng.integers(0, words, len(kinds))))
-    starts = np.cumsum([0, *map(len, indices)])
-    values = rng.integers(6, 17, starts[-1]) / 64
-    return Rows(scipy.sparse.csr_matrix((values, np.concatenate(indices), starts), shape=(n_rows, 3 * words)), y)
-
-
-def write_text(path, X, labels, first_id=1):
-    """LIBSVM text of these rows; returns its path."""
-    with open(path, "w") as out:
-        for row, label in enumerate(labels):
-            part = slice(*X.indptr[row : row + 2])
-            pairs = zip(X.indices[part].tolist(), X.data[part].tolist(), strict=True)
-            out.write(f"{label}" + "".join(f" {index + first_id}:{value!r}" for index, value in pairs) + "\n")
-    return str(path)
-
-
-def split(text, n_blocks, threads=1, precision="float32", seed=1, output=None):
-    """A block set of this text; returns its path."""
-    output = output or f"{text}.{n_blocks}.{threads}.blocks"
-    split_text([text], output, n_blocks=n_blocks, seed=seed, zero_based=False, precision=precision, force=False,
-               threads=threads, memory=1 << 30)  # fmt: skip
-    return output
-
-
-class PlainModel(NamedTuple):
-    header: dict
-    w: np.ndarray
-    bias_w: float
-
-    @property
-    def labels(self):
-        return self.header["label"].split()
-
-
-def read_model(path):
-    """A two-class model file in LIBLINEAR's format, read by nothing but Python."""
-    with open(path) as file:
-        header = dict(line.split(None, 1) for line in iter(lambda: next(file).strip(), "w"))
-        n_features, has_bias = int(header["nr_feature"]), float(header["bias"]) >= 0
-        weights = [float(next(file)) for _ in range(n_features + has_bias)]
-    return PlainModel(header, np.array(weights[:n_features]), weights[-1] if has_bias else 0.0)
-
-
-def objective(X, labels, model, C=1.0, weights=None, squared=False):
-    """P(w) = w.w / 2 + sum_i C_i loss_i of a model, with the bias as one more feature."""
-    labels = np.array([str(label) for label in labels])
-    y = np.where(labels == model.labels[0], 1.0, -1.0)
-    costs = C * np.array([(weights or {}).get(label, 1.0) for label in labels])
-    w = np.zeros(X.shape[1])
-    w[: len(model.w)] = model.w
-    bias = max(0.0, float(model.header["bias"]))
-    violations = np.maximum(0, 1 - y * (X @ w + bias * model.bias_w))
-    return (w @ w + model.bias_w**2) / 2 + costs @ (violations**2 if squared else violations)
 
 
 class Fit(NamedTuple):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse
-from conftest import make_rows, measure_peak, split, write_text
+from conftest import measure_peak
 from liblinear import liblinearutil
-from test_shrink import arena_of, growing_rows, make_classes, signs_and_costs
+from problems import arena_of, growing_rows, make_classes, make_rows, signs_and_costs, split, write_text
 
 from llsvm import _reader, stream, train
 from llsvm.core import DataError, Problem, UsageError

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import PlainModel, make_rows, objective, split, write_text
+from problems import PlainModel, make_rows, objective, split, write_text
 
 from llsvm import reader, train
 from llsvm.blockset import BlockSet

@@ -6,8 +6,8 @@ import stat
 
 import numpy as np
 import pytest
-from conftest import make_rows, read_model, write_text
 from liblinear import liblinearutil
+from problems import make_rows, read_model, write_text
 
 from llsvm.core import LlsvmError
 from llsvm.evaluate import Predictor

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse
-from conftest import make_rows, measure_peak, split, write_text
+from conftest import measure_peak
 from hypothesis import given
 from hypothesis import strategies as st
 from liblinear import liblinearutil
-from test_shrink import make_classes, signs_and_costs, weights_of, with_bias
+from problems import make_classes, make_rows, signs_and_costs, split, weights_of, with_bias, write_text
 
 from llsvm import train
 from llsvm.core import DataError

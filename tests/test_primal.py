@@ -13,9 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import make_rows, measure_peak, objective, read_model, split, write_text
+from conftest import measure_peak
 from liblinear import liblinearutil
-from test_shrink import growing_rows, make_classes, signs_and_costs, weights_of
+from problems import (
+    growing_rows,
+    make_classes,
+    make_rows,
+    objective,
+    read_model,
+    signs_and_costs,
+    split,
+    weights_of,
+    write_text,
+)
 from test_signals import ROWS, Training, Valve, as_text, names
 
 from llsvm import _primal, _reader, reader, train

@@ -8,14 +8,25 @@ import subprocess
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import file_size_limit, make_rows, split, write_text
+from conftest import file_size_limit
 from liblinear import liblinearutil
+from problems import (
+    arena_of,
+    growing_rows,
+    make_classes,
+    make_rows,
+    signs_and_costs,
+    split,
+    weights_of,
+    with_bias,
+    write_text,
+)
 
 from llsvm import _reader, active, train
 from llsvm import model as models
 from llsvm.core import DataError, UsageError
 from llsvm.evaluate import Predictor
-from llsvm.reader import ROW, Arena, shuffle
+from llsvm.reader import shuffle
 
 SEED = 5
 LARGE = 1 << 30
@@ -69,31 +80,6 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
         yield w.copy(), after, kept
 
 
-def signs_and_costs(labels, classes, C=1.0, weights=None):
-    """Y and C of algorithm_2: one problem of two classes, else one for each against the rest, as LIBLINEAR poses it."""
-    labels, weights = np.array(labels), weights or {}
-    positives = classes[:1] if len(classes) == 2 else classes
-    Y = np.array([np.where(labels == positive, 1.0, -1.0) for positive in positives])
-    own = np.array([weights.get(label, 1.0) for label in labels])
-    return Y, C * (own[None, :] if len(classes) == 2 else np.where(Y > 0, own, 1.0))
-
-
-def with_bias(X, bias):
-    X = X.toarray().astype(np.float32).astype(float)
-    return np.column_stack([X, np.full(len(X), bias)]) if bias >= 0 else X
-
-
-def make_classes(n_rows, n_classes, seed=7):
-    """Texts of several kinds, each with words of its own; values exact in binary and in decimal."""
-    rng, words = np.random.default_rng(seed), 20
-    y = rng.integers(0, n_classes, n_rows)
-    kinds = np.where(rng.random((n_rows, 25)) < 0.6, y[:, None], rng.integers(0, n_classes, (n_rows, 25)))
-    columns = [np.unique(row) for row in words * kinds + rng.integers(0, words, kinds.shape)]
-    starts = np.cumsum([0, *map(len, columns)])
-    values = rng.integers(8, 33, starts[-1]) / 64
-    return scipy.sparse.csr_matrix((values, np.concatenate(columns), starts), shape=(n_rows, words * n_classes)), y
-
-
 def shrink(path, **options):
     """Trains; returns (outcome, statistics of the passes, the model as it would be written)."""
     config = train.Config(**{"solver": "shrink", "tolerance": 0.01, "seed": SEED, "memory": LARGE, **options})
@@ -101,13 +87,6 @@ def shrink(path, **options):
     with train.open_data([str(path)], config) as data:
         outcome = train.run(train.start(data, config), config, passes.append)
         return outcome, passes, train.make_model(outcome, data, config)
-
-
-def weights_of(model, n_features):
-    """(features and bias, columns), of models whose ids may be fewer."""
-    w = np.zeros((n_features, model.n_columns))
-    w[model.ids - 1] = model.weights
-    return w if model.bias_weights is None else np.vstack([w, model.bias_weights])
 
 
 def assert_same(result, expected, X, late=False):
@@ -238,13 +217,6 @@ def test_the_accuracy_is_near_liblinears(many):
 
 
 # --- the radius rule
-
-
-def growing_rows(n_rows):
-    """Rows that get longer: the radius grows with every piece of the text."""
-    rows = make_rows(n_rows)
-    scale = np.round(np.linspace(1, 4, n_rows) * 16) / 16
-    return scipy.sparse.diags(scale) @ rows.X, rows.y
 
 
 def test_the_radius_is_that_of_all_rows_wherever_the_longest_stands(tmp_path):
@@ -498,13 +470,6 @@ def test_the_exact_variant_splits_text_that_does_not_fit_and_cleans_up(run, two,
 
 
 # --- the active rows
-
-
-def arena_of(X, codes, dtype):
-    arena = Arena(16 * X.nnz + 8 * X.shape[0] + 8, np.empty(X.shape[0], ROW), dtype)
-    arena.add(codes.astype(np.uint16), np.diff(X.indptr).astype(np.int32), X.indices.astype(np.int32),
-              X.data.astype(dtype), 3)  # fmt: skip
-    return arena
 
 
 def contents(groups, dtype):

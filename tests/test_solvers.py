@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import Rows, make_rows, objective, split, write_text
 from liblinear.liblinearutil import solver_names
+from problems import Rows, make_rows, objective, split, write_text
 
 from llsvm import solvers, train
 from llsvm.core import UsageError

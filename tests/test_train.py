@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import make_rows, objective, read_model, split, write_text
 from liblinear import liblinearutil
+from problems import make_rows, objective, read_model, split, write_text
 
 from llsvm import model as models
 from llsvm import train
