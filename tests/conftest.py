@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -116,6 +117,19 @@ def run(tmp_path):
     """run("llsvm-train", "data.txt", "model", stdin=...) in this test's own folder."""
     Path(tmp_path, "tmp").mkdir(exist_ok=True)
     return functools.partial(run_command, tmp_path)
+
+
+@pytest.fixture
+def interrupts_are_not_ignored():
+    """A shell that starts pytest in the background makes it, and its children, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def names(folder):
+    """Everything below, hidden or not."""
+    return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}
 
 
 class Fit(NamedTuple):

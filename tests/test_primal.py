@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import re
-import signal
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import measure_peak
+from conftest import measure_peak, names
 from liblinear import liblinearutil
 from problems import (
     growing_rows,
@@ -26,7 +24,6 @@ from problems import (
     weights_of,
     write_text,
 )
-from test_signals import ROWS, Training, Valve, as_text, names
 
 from llsvm import _primal, _reader, reader, train
 from llsvm.blockset import BlockSet
@@ -990,36 +987,3 @@ def test_liblinears_own_letters_mean_the_same(run, two, tmp_path):
     y = np.where(np.array(data.labels) == "1", 1.0, -1.0)
     assert float(re.search(r"primal objective = (\S+)", finished.stdout)[1]) == pytest.approx(found, rel=1e-8)
     assert found < 1.03 * liblinear(data.X, y, 0.3, 1.0, weights)[1]
-
-
-@pytest.fixture
-def interrupts_are_not_ignored():
-    """A shell that starts pytest in the background makes it, and its children, ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("memory, words", [
-    ("1G", []), ("300K", []), ("1G", ["--no-certify"]), ("300K", ["--batch", "block"]),
-], ids=["memory", "disk", "no certificate", "blocks"])  # fmt: skip
-def test_ctrl_c_leaves_the_model_so_far(interrupts_are_not_ignored, tmp_path, spawn_in, run, memory, words):
-    (tmp_path / "data.txt").write_text(as_text(*ROWS))
-    valve = Valve(tmp_path / "log")
-    command = ["llsvm-train", "-s", "pegasos", "-e", "1e-12", "--memory", memory, *words, "--log", "log"]
-    with spawn_in(tmp_path, *command, "data.txt", "model", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                  stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
-        training = Training(process, valve)
-        training.interrupt()
-        training.read_until("interrupted")
-        code, rest, events = training.end()
-    assert code == 130 and "Traceback" not in rest
-    assert names(tmp_path) == {"data.txt", "log", "model", "tmp"}
-    facts = json.loads(run("llsvm", "info", "model", "--json").stdout)["certificate"]
-    assert facts["reason"] == events[-1]["reason"] == "interrupted"
-    if "primal" in facts:
-        assert facts["primal"] == pytest.approx(objective(*ROWS, read_model(tmp_path / "model")), rel=1e-9)
-    else:
-        assert facts["none"] == "interrupted"
-    looked_at = events[-1]["number"] - (memory == "300K")  # on disk, during the next pass
-    assert ("primal" in facts) == (looked_at > 0 and "--no-certify" not in words)

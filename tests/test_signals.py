@@ -12,23 +12,17 @@ import select
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
+from conftest import names
+from problems import objective, read_model
 
 N_FEATURES = 300
 PATIENCE = 60
 WRITE = {"x86_64": "1", "aarch64": "64"}  # numbers of the system call
 EXIT_CODE = {signal.SIGINT: 130, signal.SIGTERM: 143}
-
-
-@pytest.fixture(autouse=True)
-def interrupts_are_not_ignored():
-    """A shell that starts pytest in the background makes it, and its children, ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def make_rows(n_rows):
@@ -44,22 +38,6 @@ ROWS = make_rows(3000)
 def as_text(X, y):
     pairs = (" ".join(f"{j + 1}:1" for j in np.flatnonzero(row)) for row in X)
     return "".join(f"{label} {features}\n" for label, features in zip(y, pairs, strict=True))
-
-
-def primal(path):
-    """The objective of a model at C = 1, by NumPy; the model has no bias."""
-    lines = path.read_text().splitlines()
-    header = dict(line.split(" ", 1) for line in lines[:5])
-    w = np.zeros(N_FEATURES)
-    w[: int(header["nr_feature"])] = [float(line) for line in lines[6 : 6 + int(header["nr_feature"])]]
-    X, y = ROWS
-    sign = 1 if header["label"].split()[0] == "1" else -1
-    return 0.5 * w @ w + np.maximum(0, 1 - sign * y * (X @ w)).sum()
-
-
-def names(folder):
-    """Everything below, hidden or not."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 class Valve:
@@ -132,17 +110,30 @@ class Training:
         return self.process.wait(PATIENCE), rest, events
 
 
+@pytest.fixture
+def hold(interrupts_are_not_ignored, tmp_path, spawn_in):
+    """hold(*options) starts a training with these options that is held at the end of a pass."""
+    with ExitStack() as running:
+
+        def start(*options):
+            (tmp_path / "data.txt").write_text(as_text(*ROWS))
+            valve = Valve(tmp_path / "log")
+            process = spawn_in(tmp_path, "llsvm-train", *options, "--log", "log", "data.txt", "model",
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)  # fmt: skip
+            running.enter_context(process)
+            running.callback(process.kill)
+            return Training(process, valve)
+
+        yield start
+
+
 @pytest.fixture(params=["in memory", "on disk"])
-def training(request, tmp_path, spawn_in):
-    (tmp_path / "data.txt").write_text(as_text(*ROWS))
+def training(request, hold):
     memory = "1G" if request.param == "in memory" else "300K"
-    command = ["llsvm-train", "-e", "1e-12", "--max-passes", "1000000000", "--memory", memory, "--log", "log"]
-    valve = Valve(tmp_path / "log")
-    with spawn_in(tmp_path, *command, "data.txt", "model", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                  stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
-        assert f"data {request.param}" in process.stderr.readline()
-        yield Training(process, valve)
-        process.kill()
+    held = hold("-e", "1e-12", "--max-passes", "1000000000", "--memory", memory)
+    assert f"data {request.param}" in held.process.stderr.readline()
+    return held
 
 
 def test_ctrl_c_is_answered_at_once_and_the_model_so_far_is_written(training, tmp_path, run):
@@ -156,29 +147,43 @@ def test_ctrl_c_is_answered_at_once_and_the_model_so_far_is_written(training, tm
     facts = json.loads(run("llsvm", "info", "model", "--json").stdout)
     certificate = facts["certificate"]
     assert certificate["reason"] == events[-1]["reason"] == "interrupted"
-    assert certificate["primal"] == pytest.approx(primal(tmp_path / "model"), rel=1e-9)
+    assert certificate["primal"] == pytest.approx(objective(*ROWS, read_model(tmp_path / "model")), rel=1e-9)
     assert certificate["relative_gap"] == pytest.approx(1 - certificate["dual"] / certificate["primal"])
     assert 1e-12 < certificate["relative_gap"] < 1
     assert [event["number"] for event in events[1:-1]] == list(range(1, events[-1]["number"] + 1))
     assert run("llsvm-predict", "data.txt", "model", "out").returncode == 0
 
 
-def test_ctrl_c_after_the_one_pass_writes_the_model_so_far_and_certifies_nothing(tmp_path, spawn_in, run):
-    (tmp_path / "data.txt").write_text(as_text(*ROWS))
-    valve = Valve(tmp_path / "log")
-    command = ["llsvm-train", "-s", "shrink", "-e", "1e-9", "--inner", "1", "--log", "log", "data.txt", "model"]
-    with spawn_in(tmp_path, *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                  text=True) as process:  # fmt: skip
-        training = Training(process, valve)
-        training.interrupt()
-        training.read_until("interrupted")
-        code, _, events = training.end()
-        output = process.stdout.read()
-    assert code == 130 and "no certificate: interrupted" in output
+def test_ctrl_c_after_the_one_pass_writes_the_model_so_far_and_certifies_nothing(hold, tmp_path, run):
+    training = hold("-s", "shrink", "-e", "1e-9", "--inner", "1")
+    training.interrupt()
+    training.read_until("interrupted")
+    code, _, events = training.end()
+    assert code == 130 and "no certificate: interrupted" in training.process.stdout.read()
     assert events[-1]["reason"] == "interrupted" and not events[-1]["certified"]
     facts = json.loads(run("llsvm", "info", "model", "--json").stdout)
     assert facts["certificate"]["none"] == facts["certificate"]["reason"] == "interrupted"
     assert names(tmp_path) == {"data.txt", "log", "model", "tmp"}
+
+
+@pytest.mark.parametrize("memory, words", [
+    ("1G", []), ("300K", []), ("1G", ["--no-certify"]), ("300K", ["--batch", "block"]),
+], ids=["memory", "disk", "no certificate", "blocks"])  # fmt: skip
+def test_ctrl_c_leaves_the_model_so_far_of_pegasos_too(hold, tmp_path, run, memory, words):
+    training = hold("-s", "pegasos", "-e", "1e-12", "--memory", memory, *words)
+    training.interrupt()
+    training.read_until("interrupted")
+    code, rest, events = training.end()
+    assert code == 130 and "Traceback" not in rest
+    assert names(tmp_path) == {"data.txt", "log", "model", "tmp"}
+    facts = json.loads(run("llsvm", "info", "model", "--json").stdout)["certificate"]
+    assert facts["reason"] == events[-1]["reason"] == "interrupted"
+    if "primal" in facts:
+        assert facts["primal"] == pytest.approx(objective(*ROWS, read_model(tmp_path / "model")), rel=1e-9)
+    else:
+        assert facts["none"] == "interrupted"
+    looked_at = events[-1]["number"] - (memory == "300K")  # on disk, during the next pass
+    assert ("primal" in facts) == (looked_at > 0 and "--no-certify" not in words)
 
 
 def test_ctrl_c_twice_ends_at_once_without_a_model(training, tmp_path):
@@ -219,33 +224,30 @@ READERS = {
     "train in memory": ["llsvm-train", "-", "model"],
     "train on disk": ["llsvm-train", "--memory", "500K", "-", "model"],
     "train in one pass": ["llsvm-train", "-s", "shrink", "-", "model"],
+    "enclose in one pass": ["llsvm-train", "-s", "stream", "-", "model"],
     "split": ["llsvm-split", "-", "-o", "new.blocks"],
     "predict": ["llsvm-predict", "-", "ready.model", "out"],
 }
 
 
 @pytest.fixture
-def start_reading(tmp_path, spawn_in):
+def start_reading(interrupts_are_not_ignored, tmp_path, spawn_in):
     """Starts a command that is in the midst of reading a standard input that does not end."""
-    running = []
+    with ExitStack() as running:
 
-    def start(reader):
-        (tmp_path / "ready.model").write_text(MODEL)
-        process = spawn_in(tmp_path, *READERS[reader], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
-        running.append(process)
-        # A pipe holds 64 KB: once all of this is written, most of it has been read.
-        process.stdin.write(TEXT * 8)
-        while reader == "train on disk" and not any((tmp_path / "tmp").rglob("block-*")):
-            process.stdin.write(TEXT)
-        return process
+        def start(reader):
+            (tmp_path / "ready.model").write_text(MODEL)
+            process = spawn_in(tmp_path, *READERS[reader], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
+            running.enter_context(process)
+            running.callback(process.kill)
+            # A pipe holds 64 KB: once all of this is written, most of it has been read.
+            process.stdin.write(TEXT * 8)
+            while reader == "train on disk" and not any((tmp_path / "tmp").rglob("block-*")):
+                process.stdin.write(TEXT)
+            return process
 
-    yield start
-    for process in running:
-        process.kill()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            stream.close()
-        process.wait()
+        yield start
 
 
 @pytest.mark.parametrize("number", EXIT_CODE, ids=lambda number: number.name)

@@ -82,14 +82,12 @@ def test_memory_stays_within_the_promise_for_text_that_was_compressed_to_nearly_
 
 
 @pytest.fixture
-def held_split(tmp_path, spawn_in):
+def held_split(interrupts_are_not_ignored, tmp_path, spawn_in):
     """A split that has read 8 MB of text from a pipe, written some of it, and waits for more."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background pytest would pass on: ignore it
     command = ["llsvm-split", "-", "-o", "x.blocks", "-m", 4, "--memory", "40M", "-q"]
     with spawn_in(
         tmp_path, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        signal.signal(signal.SIGINT, before)
         piece = text_like(47000)
         for _ in range(8 * MB // len(piece) + 1):
             process.stdin.write(piece)  # comes back when the other side has read all but what a pipe holds
