@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import HealthCheck, settings
-from problems import PlainModel, make_rows, read_model, split, write_text
+from problems import (
+    N_FEATURES,
+    TEST,
+    TRAINING,
+    PlainModel,
+    make_rows,
+    read_model,
+    split,
+    write_model,
+    write_text,
+)
 
 from llsvm import train
 from llsvm.blockset import BlockSet
@@ -127,9 +139,71 @@ def interrupts_are_not_ignored():
     signal.signal(signal.SIGINT, before)
 
 
+# --- a folder with everything in it, and ways to look at it
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, run_in):
+    """data.txt, test.txt, data.txt.blocks, model (by llsvm) and foreign (as by LIBLINEAR)."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_text(folder / "data.txt", *TRAINING)
+    write_text(folder / "test.txt", *TEST)
+    write_model(folder / "foreign", np.random.default_rng(3).standard_normal(N_FEATURES), 1.0, 0.25)
+    for command in (["llsvm-split", "data.txt", "-m", "4"], ["llsvm-train", "-B", "1", "model"]):
+        assert run_in(folder, *command).returncode == 0
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, prepared):
+    """A copy of it all, in which `run` runs."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def contents(folder):
+    """Every file and folder below, hidden ones too, with its bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
 def names(folder):
-    """Everything below, hidden or not."""
-    return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}
+    """Everything below, hidden ones too."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def assert_refused(finished, code, *fragments):
+    assert finished.returncode == code, finished
+    assert "Traceback" not in finished.stderr and "Exception ignored" not in finished.stderr
+    assert len(re.findall("(?im)^error: ", finished.stderr)) == 1, finished.stderr
+    for fragment in fragments:
+        assert fragment in finished.stderr
+
+
+@pytest.fixture
+def refuse(run, here):
+    """Runs a command that must be refused: one sentence, nothing on stdout, nothing changed."""
+
+    def run_refused(*command, code=1, says=(), **options):
+        before = contents(here)
+        finished = run(*command, **options)
+        assert_refused(finished, code, *says)
+        assert finished.stdout == ""
+        assert contents(here) == before
+        return finished.stderr
+
+    return run_refused
+
+
+def accuracy_line(predicted, truth):
+    """As llsvm-predict prints it."""
+    correct = int((np.asarray(predicted) == np.asarray(truth)).sum())
+    return f"Accuracy = {100 * correct / len(truth):g}% ({correct}/{len(truth)})\n"
+
+
+# --- trainings
 
 
 class Fit(NamedTuple):

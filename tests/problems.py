@@ -1,12 +1,25 @@
 """Generated problems, as rows, text and block sets; models read, and objectives computed, by nothing but NumPy."""
 
+import bz2
+import gzip
+import lzma
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
+import zstandard
 
 from llsvm.reader import ROW, Arena
 from llsvm.split import split_text
+
+COMPRESS = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
 
 # --- rows
 
@@ -59,13 +72,31 @@ def make_classes(n_rows, n_classes, seed=7):
     return scipy.sparse.csr_matrix((values, np.concatenate(columns), starts), shape=(n_rows, words * n_classes)), y
 
 
+def make_noisy_rows(seed, n_rows):
+    """Eighths, so that float32 holds them exactly; noisy labels, so that no model gets everything right."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(-8, 9, (n_rows, N_FEATURES)) / 8 * (rng.random((n_rows, N_FEATURES)) < 0.4)
+    score = X @ np.linspace(-1, 1.2, N_FEATURES) + 0.3 + 0.4 * rng.standard_normal(n_rows)
+    return X, np.where(score > 0, 1, -1)
+
+
+N_FEATURES = 20
+TRAINING, TEST = make_noisy_rows(1, 300), make_noisy_rows(2, 100)
+
+
+def as_text(X, labels, first_id=1):
+    """LIBSVM text of these rows, dense or not."""
+    X, lines = scipy.sparse.csr_matrix(X), []
+    for row, label in enumerate(labels):
+        part = slice(*X.indptr[row : row + 2])
+        pairs = zip(X.indices[part].tolist(), X.data[part].tolist(), strict=True)
+        lines.append(f"{label}" + "".join(f" {index + first_id}:{value!r}" for index, value in pairs) + "\n")
+    return "".join(lines)
+
+
 def write_text(path, X, labels, first_id=1):
-    """LIBSVM text of these rows; returns its path."""
-    with open(path, "w") as out:
-        for row, label in enumerate(labels):
-            part = slice(*X.indptr[row : row + 2])
-            pairs = zip(X.indices[part].tolist(), X.data[part].tolist(), strict=True)
-            out.write(f"{label}" + "".join(f" {index + first_id}:{value!r}" for index, value in pairs) + "\n")
+    """Returns the path."""
+    Path(path).write_text(as_text(X, labels, first_id))
     return str(path)
 
 
@@ -107,16 +138,31 @@ def read_model(path):
     return PlainModel(header, np.array(weights[:n_features]), weights[-1] if has_bias else 0.0)
 
 
+def write_model(path, weights, bias=-1.0, bias_weight=0.0):
+    """As LIBLINEAR itself would."""
+    lines = ["solver_type L2R_L1LOSS_SVC_DUAL", "nr_class 2", "label 1 -1"]
+    lines += [f"nr_feature {len(weights)}", f"bias {bias:.17g}", "w", *(f"{weight:.17g} " for weight in weights)]
+    Path(path).write_text("\n".join(lines + [f"{bias_weight:.17g} "] * (bias >= 0)) + "\n")
+
+
+def scores(X, model):
+    """Positive where the first label of the model is meant."""
+    w = np.zeros(X.shape[1])
+    w[: len(model.w)] = model.w
+    return X @ w + max(0.0, float(model.header["bias"])) * model.bias_w
+
+
+def predicted(X, model):
+    return np.where(scores(X, model) > 0, *map(int, model.labels))
+
+
 def objective(X, labels, model, C=1.0, weights=None, squared=False):
     """P(w) = w.w / 2 + sum_i C_i loss_i of a model, with the bias as one more feature."""
     labels = np.array([str(label) for label in labels])
     y = np.where(labels == model.labels[0], 1.0, -1.0)
     costs = C * np.array([(weights or {}).get(label, 1.0) for label in labels])
-    w = np.zeros(X.shape[1])
-    w[: len(model.w)] = model.w
-    bias = max(0.0, float(model.header["bias"]))
-    violations = np.maximum(0, 1 - y * (X @ w + bias * model.bias_w))
-    return (w @ w + model.bias_w**2) / 2 + costs @ (violations**2 if squared else violations)
+    violations = np.maximum(0, 1 - y * scores(X, model))
+    return (model.w @ model.w + model.bias_w**2) / 2 + costs @ (violations**2 if squared else violations)
 
 
 def signs_and_costs(labels, classes, C=1.0, weights=None):

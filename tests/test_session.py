@@ -48,14 +48,6 @@ def test_a_log_that_is_something_else_is_left_alone(here):
     assert (here / "letter").read_text() == "Dear reader\n"
 
 
-@pytest.mark.parametrize("target", ["data.txt", "model"])
-def test_predictions_never_replace_their_inputs(here, target):
-    assert command("train", "data.txt", "model").returncode == 0
-    before = (here / target).read_bytes()
-    assert command("predict", "data.txt", "model", target).returncode == 2
-    assert (here / target).read_bytes() == before
-
-
 def test_a_model_behind_a_link_is_written_where_the_link_points(here):
     (here / "elsewhere").mkdir()
     (here / "link").symlink_to(here / "elsewhere" / "model")

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 import numpy as np
 import pytest
 from conftest import names
-from problems import objective, read_model
+from problems import as_text, objective, read_model, write_model, write_text
 
 N_FEATURES = 300
 PATIENCE = 60
@@ -33,11 +33,6 @@ def make_rows(n_rows):
 
 
 ROWS = make_rows(3000)
-
-
-def as_text(X, y):
-    pairs = (" ".join(f"{j + 1}:1" for j in np.flatnonzero(row)) for row in X)
-    return "".join(f"{label} {features}\n" for label, features in zip(y, pairs, strict=True))
 
 
 class Valve:
@@ -116,7 +111,7 @@ def hold(interrupts_are_not_ignored, tmp_path, spawn_in):
     with ExitStack() as running:
 
         def start(*options):
-            (tmp_path / "data.txt").write_text(as_text(*ROWS))
+            write_text(tmp_path / "data.txt", *ROWS)
             valve = Valve(tmp_path / "log")
             process = spawn_in(tmp_path, "llsvm-train", *options, "--log", "log", "data.txt", "model",
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -219,7 +214,6 @@ def test_the_model_that_was_there_survives_two_interrupts(training, tmp_path):
 # --- while text is read
 
 TEXT = as_text(*ROWS).encode()
-MODEL = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n0.5 \n"
 READERS = {
     "train in memory": ["llsvm-train", "-", "model"],
     "train on disk": ["llsvm-train", "--memory", "500K", "-", "model"],
@@ -236,7 +230,7 @@ def start_reading(interrupts_are_not_ignored, tmp_path, spawn_in):
     with ExitStack() as running:
 
         def start(reader):
-            (tmp_path / "ready.model").write_text(MODEL)
+            write_model(tmp_path / "ready.model", [0.5])
             process = spawn_in(tmp_path, *READERS[reader], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, bufsize=0)  # fmt: skip
             running.enter_context(process)

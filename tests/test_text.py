@@ -1,9 +1,6 @@
 """LIBSVM text against a plain Python parser: rows, numbers, labels, places of faults, compressions, feature numbers."""
 
-import bz2
-import gzip
 import io
-import lzma
 import math
 import re
 import tempfile
@@ -16,6 +13,7 @@ import zstandard
 from conftest import half_digest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import COMPRESS
 
 from llsvm import text
 from llsvm.core import DataError, LlsvmError, UsageError
@@ -24,12 +22,7 @@ from llsvm.text import FeatureMap, Labels, canonical_label, scan_blocks, scan_pi
 
 BOM = b"\xef\xbb\xbf"
 DTYPES = [np.float32, np.float64]
-COMPRESSIONS = {
-    "gzip": gzip.compress,
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-    "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,
-}
+COMPRESSIONS = {**COMPRESS, "zstd": zstandard.ZstdCompressor(write_checksum=True).compress}
 NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
