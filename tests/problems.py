@@ -61,6 +61,16 @@ def growing_rows(n_rows):
     return scipy.sparse.diags(scale) @ rows.X, rows.y
 
 
+def radii_so_far(X):
+    """The bias of -B R at the turn of each row and at the end: the largest norm so far, unless that grew by less than a
+    tenth; 1 as long as all rows are empty."""
+    norms, radius, found = np.sqrt(scipy.sparse.csr_matrix(X).power(2).sum(1)).A1, 0.0, []
+    for norm in norms.astype(np.float32).astype(float):
+        radius = norm if norm > 1.1 * radius else radius
+        found.append(radius or 1.0)
+    return np.array([*found, norms.max()])
+
+
 def make_classes(n_rows, n_classes, seed=7):
     """Texts of several kinds, each with words of its own; values exact in binary and in decimal."""
     rng, words = np.random.default_rng(seed), 20
@@ -70,6 +80,12 @@ def make_classes(n_rows, n_classes, seed=7):
     starts = np.cumsum([0, *map(len, columns)])
     values = rng.integers(8, 33, starts[-1]) / 64
     return scipy.sparse.csr_matrix((values, np.concatenate(columns), starts), shape=(n_rows, words * n_classes)), y
+
+
+def four_classes(n_rows):
+    """(X, labels), where the order of first occurrence is not that of the numbers."""
+    X, codes = make_classes(n_rows, 4)
+    return X, [["c", "7", "a", "-1"][code] for code in codes]
 
 
 def make_noisy_rows(seed, n_rows):
@@ -182,7 +198,13 @@ def weights_of(model, n_features):
     return w if model.bias_weights is None else np.vstack([w, model.bias_weights])
 
 
-def with_bias(X, bias):
-    """Dense rows of float32 values, with the bias as their last column."""
-    X = X.toarray().astype(np.float32).astype(float)
-    return np.column_stack([X, np.full(len(X), bias)]) if bias >= 0 else X
+def scores_by_class(X, w, bias):
+    """w: as of weights_of."""
+    return X @ w[:-1] + bias * w[-1] if bias >= 0 else X @ w
+
+
+def one_vs_rest(X, labels, classes, w, C=1.0, weights=None, squared=False, bias=-1.0):
+    """P(w) of every problem, one a column of w."""
+    Y, costs = signs_and_costs(labels, classes, C, weights)
+    losses = np.maximum(0, 1 - Y * scores_by_class(X, w, bias).T)
+    return 0.5 * (w**2).sum(0) + (costs * losses ** (1 + squared)).sum(1)

@@ -13,7 +13,17 @@ import scipy.optimize
 import scipy.sparse
 from conftest import measure_peak, names
 from liblinear import liblinearutil
-from problems import arena_of, growing_rows, make_classes, make_rows, signs_and_costs, split, write_text
+from problems import (
+    arena_of,
+    four_classes,
+    growing_rows,
+    make_classes,
+    make_rows,
+    radii_so_far,
+    signs_and_costs,
+    split,
+    write_text,
+)
 
 from llsvm import _reader, stream, train
 from llsvm.core import DataError, Problem, UsageError
@@ -178,9 +188,8 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Four classes, (X, labels, path); the order of first occurrence is not that of the numbers."""
-    X, y = make_classes(400, 4)
-    labels = [["c", "7", "a", "-1"][code] for code in y]
+    """(X, labels, path)"""
+    X, labels = four_classes(400)
     return X, labels, write_text(tmp_path_factory.mktemp("many") / "many.txt", X, labels)
 
 
@@ -240,17 +249,6 @@ def test_a_block_set_is_the_algorithm_in_a_random_order(two, fit, visits, lookah
     bias = two.radius if "bias" in options else 0.0
     assert trained.bias == (pytest.approx(bias, rel=1e-7) if bias else -1.0)
     assert_same(trained, X, labels, lookahead, options.get("C", 1.0), weights, bias)
-
-
-def radii_so_far(X):
-    """The bias of -B R, row by row and at the end: the largest norm so far, where that has grown by a tenth; 1 as
-    long as all rows are empty."""
-    norms, radius, result = np.sqrt(X.multiply(X).sum(1)).A1.astype(np.float32).astype(float), 0.0, []
-    for norm in norms:
-        if norm > 1.1 * radius or not radius:
-            radius = norm
-        result.append(radius or 1.0)
-    return [*result, norms.max()]
 
 
 @pytest.mark.parametrize("lookahead", [1, 8])

@@ -11,7 +11,16 @@ from conftest import measure_peak
 from hypothesis import given
 from hypothesis import strategies as st
 from liblinear import liblinearutil
-from problems import make_classes, make_rows, signs_and_costs, split, weights_of, with_bias, write_text
+from problems import (
+    four_classes,
+    make_classes,
+    make_rows,
+    one_vs_rest,
+    scores_by_class,
+    split,
+    weights_of,
+    write_text,
+)
 
 from llsvm import train
 from llsvm.core import DataError
@@ -37,16 +46,9 @@ class Fitted:
         return weights_of(self.model, X.shape[1])
 
 
-def ovr_primal(X, labels, classes, w, C=1.0, weights=None, squared=False, bias=-1.0):
-    """Of every problem, one a column of w."""
-    Y, costs = signs_and_costs(labels, classes, C, weights)
-    losses = np.maximum(0, 1 - Y * (with_bias(X, bias) @ w).T)
-    return 0.5 * (w**2).sum(0) + (costs * losses ** (1 + squared)).sum(1)
-
-
 def direct_primal(X, labels, classes, w, weston, C=1.0, weights=None, bias=-1.0):
     """Of Crammer and Singer, or of Weston and Watkins."""
-    scores, own = with_bias(X, bias) @ w, np.array([classes.index(label) for label in labels])
+    scores, own = scores_by_class(X, w, bias), np.array([classes.index(label) for label in labels])
     slack = 1 - scores[np.arange(len(own)), own][:, None] + scores
     slack[np.arange(len(own)), own] = 0
     slack = np.maximum(0, slack)
@@ -57,7 +59,7 @@ def direct_primal(X, labels, classes, w, weston, C=1.0, weights=None, bias=-1.0)
 def primal(solver, X, labels, classes, w, **terms):
     if solver in ("cs", "ww"):
         return direct_primal(X, labels, classes, w, solver == "ww", **terms)
-    return ovr_primal(X, labels, classes, w, squared=solver == "dual-l2", **terms).sum()
+    return one_vs_rest(X, labels, classes, w, squared=solver == "dual-l2", **terms).sum()
 
 
 def liblinear_weights(X, labels, number, C=1.0, bias=-1.0, tolerance=1e-6):
@@ -74,8 +76,7 @@ def liblinear_weights(X, labels, number, C=1.0, bias=-1.0, tolerance=1e-6):
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """Four classes: (X, labels, classes, text, a set of 60 chunks)."""
-    X, y = make_classes(400, 4)
-    labels = [["c", "7", "a", "-1"][code] for code in y]
+    X, labels = four_classes(400)
     path = write_text(tmp_path_factory.mktemp("many") / "many.txt", X, labels)
     return X, labels, list(dict.fromkeys(labels)), path, split(path, 60)
 
@@ -171,7 +172,7 @@ def dense_dual(X, y, C, weston):
 def test_each_class_has_a_certificate_of_its_own(many, fit):
     X, labels, classes, *_ = many
     fitted = fit("dual", "memory")
-    expected = ovr_primal(X, labels, classes, fitted.w(X))
+    expected = one_vs_rest(X, labels, classes, fitted.w(X))
     assert [known.primal for known in fitted.outcome.classes] == pytest.approx(expected, rel=1e-6)
     assert all(known.relative_gap <= 1e-3 for known in fitted.outcome.classes)
     assert fitted.outcome.certificate.primal == pytest.approx(expected.sum(), rel=1e-6)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from conftest import measure_peak
+from conftest import accuracy_line, measure_peak
+from problems import objective, read_model, write_model
 
 from llsvm.memory import promised
 
@@ -74,7 +75,7 @@ def parse(text):
     start, stop = blanks[behind - 1] + 1, blanks[behind]
     fraction = np.minimum(colons + 3, stop)
     values = text[colons + 1] - 48.0 + digits(text, fraction, stop) / 10.0 ** (stop - fraction)
-    labels = np.where(text[np.concatenate([[0], ends[:-1] + 1])] == ord("+"), 1.0, -1.0)
+    labels = np.where(text[np.concatenate([[0], ends[:-1] + 1])] == ord("+"), 1, -1)
     return labels, np.diff(np.searchsorted(colons, ends), prepend=0), digits(text, start, colons), values
 
 
@@ -87,19 +88,8 @@ def rows(lines):
     return scipy.sparse.csr_matrix((values, ids.astype(np.int32) - 1, indptr), (len(y), N_FEATURES)), y
 
 
-def weights(path):
-    """w of a model without bias, such that positive scores mean +1."""
-    lines = path.read_text().splitlines()
-    header = dict(line.split(" ", 1) for line in lines[:5])
-    w = np.zeros(N_FEATURES)
-    w[: int(header["nr_feature"])] = [float(line) for line in lines[6 : 6 + int(header["nr_feature"])]]
-    return w if header["label"] == "1 -1" else -w
-
-
-def primal(path, rows, power=1):
-    X, y = rows
-    w = weights(path)
-    return 0.5 * w @ w + (np.maximum(0, 1 - y * (X @ w)) ** power).sum()
+def primal(path, rows, squared=False):
+    return objective(*rows, read_model(path), squared=squared)
 
 
 def read_log(path):
@@ -150,22 +140,22 @@ def test_a_tenth_of_the_memory_certifies_in_ten_passes(measure, folder, split, t
 
 
 @pytest.mark.parametrize(
-    "options, power",
+    "options, squared",
     [
-        (["-s", "dual-l2"], 2),
-        (["-s", "block", "--max-passes", 2], 1),
-        (["-s", "shrink", "-e", 1e-6], 1),
-        (["-s", "shrink", "--exact"], 1),
-        (["-e", 1e-7, "--max-passes", 2], 1),  # dual variables in float64: too many for this memory, so on disk
+        (["-s", "dual-l2"], True),
+        (["-s", "block", "--max-passes", 2], False),
+        (["-s", "shrink", "-e", 1e-6], False),
+        (["-s", "shrink", "--exact"], False),
+        (["-e", 1e-7, "--max-passes", 2], False),  # dual variables in float64: too many for this memory, so on disk
     ],
     ids=["dual-l2", "block", "shrink", "shrink --exact", "alphas on disk"],
 )
-def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, power):
+def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, squared):
     measured = measure("llsvm-train", *options, "--memory", tenth, "--log", "log", shuffled, "model")
     start, _, end = read_log(folder / "log")
     assert start["data"] == "on disk"
     assert measured.peak < promised(tenth)
-    assert end["primal"] == pytest.approx(primal(folder / "model", rows, power), rel=1e-6)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows, squared), rel=1e-6)
     assert list((folder / "tmp").iterdir()) == []
 
 
@@ -220,7 +210,7 @@ def test_many_files_take_no_more_memory_than_one(measure, folder, lines):
     assert measured.peak < promised(100 * MB)
 
 
-def test_data_that_just_fits_is_loaded_and_still_within_the_promise(measure, folder, shuffled, tenth, rows):
+def test_data_that_just_fits_is_loaded_and_still_within_the_promise(measure, folder, shuffled, tenth):
     memory = 12 * tenth + 80 * MB
     measured = measure("llsvm-train", "--memory", memory, "--log", "log", shuffled, "model")
     start, _, end = read_log(folder / "log")
@@ -238,34 +228,31 @@ def test_the_peak_that_is_told_is_that_of_the_process_itself(measure, folder, sh
     assert read_log(folder / "log")[2]["peak_memory"] < promised(tenth)
 
 
-# --- prediction
-
-
-def test_predict_takes_no_more_memory_for_a_longer_file(measure, folder, lines, rows):
-    w = np.random.default_rng(1).standard_normal(N_FEATURES)
-    header = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 47236\nbias -1\nw\n"
-    (folder / "ready.model").write_text(header + "".join(f"{weight:.17g} \n" for weight in w))
-    X, y = rows
-    peaks = []
-    for n_rows in (40_000, 160_000):
-        (folder / "test.txt").write_bytes(b"".join(lines[:n_rows]))
-        measured = measure("llsvm-predict", "test.txt", "ready.model", "out")
-        expected = np.where(X[:n_rows] @ w > 0, 1, -1)
-        correct = (expected == y[:n_rows]).sum()
-        assert measured.stdout == f"Accuracy = {100 * correct / n_rows:g}% ({correct}/{n_rows})\n"
-        np.testing.assert_array_equal(np.loadtxt(folder / "out", int), expected)
-        peaks.append(measured.peak)
-    assert (folder / "test.txt").stat().st_size > 80e6
-    assert peaks[1] < peaks[0] + 20 * MB  # of which the threads' timing decides more than half
-
-
 @pytest.mark.parametrize("memory", [100, 180], ids=["spilled", "in memory"])
 def test_text_of_long_rows_is_gathered_within_the_promise(folder, measure, memory):
     """80 MB of rows with small feature numbers, which take less than they might."""
     row = "".join(f" {feature}:0.{1 + feature % 9}" for feature in range(2, 802, 2)).encode()
     with open(folder / "long.txt", "wb") as file:
         file.writelines(b"%+d 1:%d.5%b\n" % (1 - number % 2 * 2, number % 7, row) for number in range(35_000))
-    command = "llsvm-train", "--threads", 2, "--max-passes", 1, "--memory", f"{memory}M", "long.txt", "model"
-    measured = measure(*command)
+    measured = measure("llsvm-train", "--threads", 2, "--max-passes", 1, "--memory", f"{memory}M", "long.txt", "model")
     assert ("data on disk" in measured.stderr) == (memory == 100)
     assert measured.peak < promised(memory * MB)
+
+
+# --- prediction
+
+
+def test_predict_takes_no_more_memory_for_a_longer_file(measure, folder, lines, rows):
+    w = np.random.default_rng(1).standard_normal(N_FEATURES)
+    write_model(folder / "ready.model", w)
+    X, y = rows
+    peaks = []
+    for n_rows in (40_000, 160_000):
+        (folder / "test.txt").write_bytes(b"".join(lines[:n_rows]))
+        measured = measure("llsvm-predict", "test.txt", "ready.model", "out")
+        expected = np.where(X[:n_rows] @ w > 0, 1, -1)
+        assert measured.stdout == accuracy_line(expected, y[:n_rows])
+        np.testing.assert_array_equal(np.loadtxt(folder / "out", int), expected)
+        peaks.append(measured.peak)
+    assert (folder / "test.txt").stat().st_size > 80e6
+    assert peaks[1] < peaks[0] + 20 * MB  # of which the threads' timing decides more than half

@@ -14,10 +14,12 @@ import scipy.sparse
 from conftest import measure_peak, names
 from liblinear import liblinearutil
 from problems import (
+    four_classes,
     growing_rows,
     make_classes,
     make_rows,
     objective,
+    radii_so_far,
     read_model,
     signs_and_costs,
     split,
@@ -275,10 +277,9 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """500 rows of four classes, text and a set; the order of first occurrence is not that of the numbers."""
-    X, codes = make_classes(500, 4)
-    labels, folder = [["c", "7", "a", "-1"][code] for code in codes], tmp_path_factory.mktemp("many")
-    text = write_text(folder / "many.txt", X, labels)
+    """500 rows of four classes, text and a set."""
+    X, labels = four_classes(500)
+    text = write_text(tmp_path_factory.mktemp("many") / "many.txt", X, labels)
     return {"text": data_of_text(text, X, labels), "set": data_of_set(split(text, 6), 80)}
 
 
@@ -510,17 +511,8 @@ def one_by_one(n_rows, batch):
     return [[(np.arange(start, min(start + batch, n_rows)), batch) for start in range(0, n_rows, batch)]]
 
 
-def radii(X):
-    """R at the turn of each row, and at the end: that of the rows so far, unless it grew by less than a tenth; 1 as
-    long as all of them are empty."""
-    norms, found = np.sqrt((X**2).sum(1)), [0.0]
-    for norm in norms.astype(np.float32).astype(float):
-        found.append(norm if norm > 1.1 * found[-1] else found[-1])
-    return np.array([*(radius or 1.0 for radius in found[1:]), norms.max()])
-
-
 def follow_once(data, batch=1, bias=-1.0, hold_t=False, **options):
-    bias = radii(data.X) if bias is None else bias
+    bias = radii_so_far(data.X) if bias is None else bias
     return follow(data, one_by_one(len(data.labels), batch), bias, hold=hold_t, growing=True, **options)
 
 
@@ -559,7 +551,7 @@ def test_one_pass_over_text_counts_the_rows_so_far(growing, way):
 
 
 def test_the_radius_grew_on_the_way_and_the_last_batch_was_not_whole(growing):
-    assert len(np.unique(radii(growing.X))) > 10
+    assert len(np.unique(radii_so_far(growing.X))) > 10
     assert len(growing.labels) % 16 and len(growing.labels) % 25
 
 

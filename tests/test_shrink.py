@@ -12,13 +12,14 @@ from conftest import file_size_limit, names
 from liblinear import liblinearutil
 from problems import (
     arena_of,
+    four_classes,
     growing_rows,
     make_classes,
     make_rows,
+    one_vs_rest,
     signs_and_costs,
     split,
     weights_of,
-    with_bias,
     write_text,
 )
 
@@ -80,6 +81,12 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
         yield w.copy(), after, kept
 
 
+def with_bias(X, bias):
+    """Dense rows of float32 values, with the bias as their last column."""
+    X = X.toarray().astype(np.float32).astype(float)
+    return np.column_stack([X, np.full(len(X), bias)]) if bias >= 0 else X
+
+
 def shrink(path, **options):
     """Trains; returns (outcome, statistics of the passes, the model as it would be written)."""
     config = train.Config(**{"solver": "shrink", "tolerance": 0.01, "seed": SEED, "memory": LARGE, **options})
@@ -109,9 +116,8 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Four classes, (X, labels, path); the order of first occurrence is not that of the numbers."""
-    X, y = make_classes(500, 4)
-    labels = [["c", "7", "a", "-1"][code] for code in y]
+    """(X, labels, path)"""
+    X, labels = four_classes(500)
     return X, labels, write_text(tmp_path_factory.mktemp("many") / "many.txt", X, labels)
 
 
@@ -250,12 +256,10 @@ def test_when_the_radius_grows_the_weights_are_still_those_of_the_dual_variables
     assert outcome.certificate.primal < 1.25 * optimum.primal
 
 
-def objective_of(X, labels, model, C=1.0):
+def objective_of(X, labels, model, C=1.0, weights=None):
     """The sum over problems of P(w), by NumPy."""
-    Y, costs = signs_and_costs(labels, model.labels, C)
     w = weights_of(model, X.shape[1])
-    features = np.column_stack([X.toarray(), np.full(X.shape[0], model.bias)]) if model.bias >= 0 else X.toarray()
-    return 0.5 * (w**2).sum() + (costs * np.maximum(0, 1 - Y * (features @ w).T)).sum()
+    return one_vs_rest(X, labels, model.labels, w, C, weights, bias=model.bias).sum()
 
 
 def test_empty_rows_before_all_others_do_not_spoil_the_radius(tmp_path):
@@ -405,10 +409,7 @@ def test_balanced_weights_come_from_a_block_set(many, tmp_path):
     outcome, _, model = shrink(split(path, 3, output=tmp_path / "set"), balanced=True)
     counts = {label: labels.count(label) for label in set(labels)}
     weights = {label: len(labels) / (4 * count) for label, count in counts.items()}
-    Y, costs = signs_and_costs(labels, model.labels, 1.0, weights)
-    w = weights_of(model, X.shape[1])
-    primal = 0.5 * (w**2).sum() + (costs * np.maximum(0, 1 - Y * (X.toarray() @ w).T)).sum()
-    assert outcome.certificate.primal == pytest.approx(primal, rel=1e-6)
+    assert outcome.certificate.primal == pytest.approx(objective_of(X, labels, model, weights=weights), rel=1e-6)
 
 
 def test_passes_can_be_limited(run, two):

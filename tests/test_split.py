@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import zstandard
+from conftest import measure_peak
 
 from llsvm.blockset import BlockSet
 from llsvm.core import UsageError
@@ -16,19 +16,14 @@ from llsvm.split import split_text
 
 MB = 10**6
 PATIENCE = 60
-# A small process in between: the peak of a child starts at the size of the process that started it.
-MEASURE = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
-"""
+N_PIECES, N_ROWS = 8, 3000  # of a split that is held, of a piece
 
 
-def text_like(largest_id: int, n_rows: int = 3000) -> bytes:
+def text_like(largest_id: int) -> bytes:
     """About 1 MB of rows with some thirty nonzeros each."""
     rng = np.random.default_rng(0)
     lines = []
-    for label in rng.choice([-1, 1], n_rows):
+    for label in rng.choice([-1, 1], N_ROWS):
         ids = np.unique(rng.integers(1, largest_id, 30, endpoint=True))
         values = rng.random(len(ids))
         lines.append(f"{label} " + " ".join(f"{id}:{value:.5g}" for id, value in zip(ids, values, strict=True)))
@@ -43,15 +38,14 @@ def repeat_to(path, piece: bytes, size: int):
 
 
 @pytest.fixture
-def peak_of_split(tmp_path, spawn_in):
+def peak_of_split(tmp_path, run_in):
     """peak_of_split(path, memory) splits a file into 40 blocks and returns its largest resident size, in bytes."""
 
     def measure(path, memory: str) -> int:
         command = ["llsvm-split", path, "-o", f"{path}.blocks", "-m", 40, "--memory", memory, "--threads", 2, "-q"]
-        with spawn_in(tmp_path, sys.executable, "-c", MEASURE, *command, stdout=subprocess.PIPE) as process:
-            output, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0
-        return int(output)
+        measured = measure_peak(run_in, tmp_path, *command)
+        assert measured.returncode == 0, measured.stderr
+        return measured.peak
 
     return measure
 
@@ -83,13 +77,13 @@ def test_memory_stays_within_the_promise_for_text_that_was_compressed_to_nearly_
 
 @pytest.fixture
 def held_split(interrupts_are_not_ignored, tmp_path, spawn_in):
-    """A split that has read 8 MB of text from a pipe, written some of it, and waits for more."""
+    """A split that has read 10 MB of text from a pipe, written some of it, and waits for more."""
     command = ["llsvm-split", "-", "-o", "x.blocks", "-m", 4, "--memory", "40M", "-q"]
     with spawn_in(
         tmp_path, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         piece = text_like(47000)
-        for _ in range(8 * MB // len(piece) + 1):
+        for _ in range(N_PIECES):
             process.stdin.write(piece)  # comes back when the other side has read all but what a pipe holds
         process.stdin.flush()
         yield process
@@ -128,7 +122,7 @@ def test_a_held_split_finishes_when_the_text_ends(tmp_path, held_split):
     output, _ = held_split.communicate(timeout=PATIENCE)
     assert (held_split.returncode, output) == (0, b"x.blocks\n")
     assert names(tmp_path) == ["x.blocks"]
-    assert BlockSet(tmp_path / "x.blocks").n_rows % 3000 == 0
+    assert BlockSet(tmp_path / "x.blocks").n_rows == N_PIECES * N_ROWS
 
 
 # In this process. ----------------------------------------------------------------------------------------------------
