@@ -262,7 +262,7 @@ def test_rows_without_features_count(tmp_path, solver):
     assert known.primal == pytest.approx(direct_primal(X, labels, classes, fitted.w(X), solver == "ww"), rel=1e-6)
 
 
-@pytest.mark.parametrize("solver", EXACT)
+@pytest.mark.parametrize("solver", ["cs", "ww"])
 def test_one_class_is_refused(tmp_path, solver):
     path = write_text(tmp_path / "one.txt", make_rows(5).X, [7] * 5)
     with pytest.raises(DataError, match="one class"):

@@ -211,7 +211,7 @@ INNER = pytest.mark.parametrize("inner", [1, 10, 0], ids=["1", "10", "auto"])
 @EVERY_EXACT_SOLVER
 def test_inner_sweeps_do_not_change_the_answer(rows, solve, solver, inner):
     if "inner" not in SOLVERS[solver].options or (SOLVERS[solver].one_pass and inner == 0):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="--inner"):
             solve(solver, "disk", inner=inner)
         return
     best = solve("dual", "memory", tolerance=1e-6)

@@ -14,7 +14,7 @@ from problems import make_rows, objective, read_model, split, write_text
 from llsvm import model as models
 from llsvm import train
 from llsvm.blockset import BlockSet
-from llsvm.core import DataError, UsageError
+from llsvm.core import DataError
 from llsvm.evaluate import Predictor
 
 NUMBERS = {"dual": 3, "dual-l2": 1}
@@ -231,11 +231,6 @@ def test_data_without_two_classes_is_refused(tmp_path, fit, solver, text, fragme
 def test_a_set_without_two_classes_is_refused(tmp_path, fit):
     with pytest.raises(DataError, match="one class"):
         fit(split(write_text(tmp_path / "one.txt", make_rows(5).X, [7] * 5), 2))
-
-
-def test_inner_sweeps_are_refused_where_there_are_none(texts, fit):
-    with pytest.raises(UsageError, match="inner"):
-        fit(texts.blocks, solver="dual", inner=2)
 
 
 def test_ids_may_start_at_zero(tmp_path, fit):
