@@ -124,6 +124,16 @@ def split(text, n_blocks, threads=1, precision="float32", seed=1, output=None):
     return output
 
 
+def block_bytes(path):
+    """The size of the block files of a set."""
+    return sum(file.stat().st_size for file in Path(path).glob("*.llb"))
+
+
+def arrays(X, dtype=np.float64):
+    """A CSR matrix as ids (from 1), values and row pointers."""
+    return X.indices + np.int64(1), X.data.astype(dtype), X.indptr.astype(np.int64)
+
+
 def arena_of(X, codes, dtype):
     """These rows in memory, as those of chunk 3."""
     arena = Arena(16 * X.nnz + 8 * X.shape[0] + 8, np.empty(X.shape[0], ROW), dtype)

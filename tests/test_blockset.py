@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zstandard
-from conftest import file_size_limit, half_digest
+from conftest import contents, file_size_limit, half_digest
 
 from llsvm import _blockset, blockset
 from llsvm.blockset import BlockSet, Writer, is_block_set
@@ -145,10 +145,6 @@ def write(path, rows, dtype, *, n_blocks=4, seed=1, threads=2, force=False) -> B
 
 def read(blocks: BlockSet):
     return [row for chunk in range(blocks.n_chunks) for row in rows_of(blocks.load_chunk(chunk))]
-
-
-def contents(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 @pytest.fixture(autouse=True)
@@ -645,9 +641,12 @@ def test_a_failure_leaves_what_was_there_before(tmp_path, monkeypatch, existing,
     assert before == (contents(path) if existing else None)
 
 
-@pytest.mark.parametrize("data", ["1 1:1\n1 1:oops\n", "# nothing\n", ""])
+BAD_TEXT = {"a fault": some_text(3000) + "1 1:oops\n", "no rows": "# nothing\n", "nothing": ""}
+
+
+@pytest.mark.parametrize("data", BAD_TEXT.values(), ids=BAD_TEXT)
 def test_a_split_of_bad_text_leaves_nothing(tmp_path, data):
-    (tmp_path / "data.txt").write_text(some_text(3000) * bool(data[:1] == "1") + data)
+    (tmp_path / "data.txt").write_text(data)
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "data.txt"))):
         split([tmp_path / "data.txt"], tmp_path / "x.blocks")
     assert names_in(tmp_path) == ["data.txt"]

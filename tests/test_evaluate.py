@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse
-from problems import PlainModel, make_rows, objective, split, write_text
+from problems import PlainModel, arrays, make_rows, objective, split, write_text
 
 from llsvm import reader, train
 from llsvm.blockset import BlockSet
@@ -16,11 +16,6 @@ from llsvm.model import Model
 def make_model(weights, labels=("1", "-1"), **options):
     weights = np.asarray(weights, float)
     return Model("L2R_L1LOSS_SVC_DUAL", list(labels), weights, options.pop("n_ids", len(weights)), **options)
-
-
-def arrays(X, dtype=np.float64):
-    """A CSR matrix as ids (from 1), values and row pointers."""
-    return X.indices + np.int64(1), X.data.astype(dtype), X.indptr.astype(np.int64)
 
 
 @pytest.fixture

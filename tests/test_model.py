@@ -7,7 +7,7 @@ import stat
 import numpy as np
 import pytest
 from liblinear import liblinearutil
-from problems import make_rows, read_model, write_text
+from problems import arrays, make_rows, read_model, write_text
 
 from llsvm.core import LlsvmError
 from llsvm.evaluate import Predictor
@@ -139,7 +139,7 @@ def test_we_read_liblinears_models(tmp_path, number, n_classes, bias):
     np.testing.assert_array_equal(ours.bias_weights, weights[-1] if bias >= 0 else None)
     expected, _, values = liblinearutil.predict([], rows.X, theirs, "-q")
     predictor = Predictor(ours)
-    scores = predictor.scores(rows.X.indices + np.int64(1), rows.X.data, rows.X.indptr.astype(np.int64))
+    scores = predictor.scores(*arrays(rows.X))
     np.testing.assert_allclose(scores[:, : len(values[0])], values, rtol=1e-9, atol=1e-12)
     assert [ours.labels[choice] for choice in predictor.choose(scores)] == [str(int(label)) for label in expected]
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from liblinear import liblinearutil
 from problems import (
+    arrays,
     four_classes,
     make_classes,
     make_rows,
@@ -269,25 +270,25 @@ def test_one_class_is_refused(tmp_path, solver):
         Fitted(path, solver=solver)
 
 
-@pytest.mark.parametrize("solver, options", [("dual", "-s 3"), ("cs", "-s 4"), ("ww", "-s 4")])
-def test_liblinear_predicts_the_same_from_our_models(run, tmp_path, many, solver, options):
+@pytest.mark.parametrize("solver", ["dual", "cs", "ww", "shrink"])
+def test_liblinear_predicts_the_same_from_our_models(run, tmp_path, solver):
     X, y = make_classes(200, 5, seed=9)
     labels = [int(code) * 3 - 4 for code in y]
     text = write_text(tmp_path / "numbers.txt", X, labels)
     assert run("llsvm-train", "-q", "-s", solver, "-B", "1", text, "model").returncode == 0
     assert run("llsvm-predict", text, "model", "out").returncode == 0
     ours = [float(line) for line in (tmp_path / "out").read_text().split()]
-    values, ids = scipy.sparse.csr_matrix(X), liblinearutil.load_model(str(tmp_path / "model"))
-    theirs, _, _ = liblinearutil.predict(labels, values, ids, "-q")
+    theirs, _, _ = liblinearutil.predict(labels, X, liblinearutil.load_model(str(tmp_path / "model")), "-q")
     assert ours == theirs
     assert np.mean(np.array(ours) == labels) > 0.9
 
 
 def test_predictions_follow_the_largest_score(many, fit):
-    X, labels, classes, *_ = many
-    model = fit("cs", "memory").model
-    predictor = Predictor(model)
-    assert predictor.two_class is False and model.solver_type == "MCSVM_CS"
+    X, fitted = many[0], fit("cs", "memory")
+    predictor = Predictor(fitted.model)
+    assert not predictor.two_class and fitted.model.solver_type == "MCSVM_CS"
+    choices = predictor.choose(predictor.scores(*arrays(X)))
+    np.testing.assert_array_equal(choices, (X @ fitted.w(X)).argmax(1))
 
 
 # --- nonzero dual variables, packed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from liblinear.liblinearutil import solver_names
-from problems import Rows, make_rows, objective, split, write_text
+from problems import Rows, block_bytes, make_rows, objective, split, write_text
 
 from llsvm import solvers, train
 from llsvm.core import UsageError
@@ -135,10 +135,6 @@ def test_every_row_is_visited_once_a_pass(rows, solve, solver):
     assert [stats.visits for stats in passes] == [len(rows.y)] * len(passes)
 
 
-def block_bytes(path):
-    return sum(os.path.getsize(f"{path}/{name}") for name in os.listdir(path) if name.endswith(".llb"))
-
-
 @EVERY_EXACT_SOLVER
 def test_every_byte_is_read_once_a_pass(rows, solve, solver):
     passes = solve(solver, "disk").passes
@@ -179,7 +175,7 @@ def test_the_same_seed_gives_the_same_model(solve, solver, place):
 
 
 @EVERY_CASE
-def test_the_number_of_threads_does_not_change_the_model(solve, solver, place):
+def test_the_number_of_threads_does_not_change_the_model_of_few_rows(solve, solver, place):
     one, several = (solve(solver, place, threads=threads) for threads in (1, 3))
     assert weight_bytes(one.path) == weight_bytes(several.path)
 
@@ -321,24 +317,6 @@ def test_what_is_not_exact_has_neither_inner_sweeps_nor_an_exact_variant(approac
         approach(solver, "disk", **option)
 
 
-# Budgets that are too small
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """4,000 rows of 60 nonzeros with 40,000 features, whose weights take more than a megabyte."""
-    rng, n_rows, n_features = np.random.default_rng(1), 4000, 40_000
-    indices = np.concatenate([np.sort((10 * row + 659 * np.arange(60)) % n_features) for row in range(n_rows)])
-    X = scipy.sparse.csr_matrix((rng.integers(6, 17, len(indices)) / 64, indices, np.arange(n_rows + 1) * 60))
-    y = np.where(rng.random(n_rows) < 0.5, 1, -1)
-    return Rows(X, y, text=write_text(tmp_path_factory.mktemp("wide") / "wide.txt", X, y))
-
-
-@pytest.fixture(scope="module", params=[1, 16, None], ids=["1 block", "16 blocks", "text"])
-def wide_path(wide, request):
-    return split(wide.text, request.param) if request.param else wide.text
-
-
 # Several threads
 
 
@@ -376,15 +354,13 @@ def test_any_number_of_threads_beyond_one_gives_one_model(many_rows, fit, solver
         assert other.outcome.w.tobytes() == first.outcome.w.tobytes()
 
 
-def test_threads_take_turns_in_all_sizes_of_sweeps(many_rows, fit):
-    """One thread and two come to the same optimum."""
+def test_one_thread_and_two_come_to_the_same_optimum(many_rows, fit):
     one, two = (fit(many_rows.text, bias=1.0, tolerance=1e-7, threads=threads) for threads in (1, 2))
     assert one.outcome.certificate.primal == pytest.approx(two.outcome.certificate.primal, rel=2e-7)
     np.testing.assert_allclose(one.outcome.w, two.outcome.w, atol=1e-3 * np.abs(one.outcome.w).max())
 
 
-def test_a_thread_that_cannot_be_started_ends_the_run(many_rows, fit, monkeypatch):
-    """And not in threads that wait for ever for a sweep to begin."""
+def test_a_thread_that_cannot_be_started_ends_the_run_and_the_threads_before_it(many_rows, fit, monkeypatch):
     start, begun = threading.Thread.start, []
 
     def start_one(thread):
@@ -398,6 +374,24 @@ def test_a_thread_that_cannot_be_started_ends_the_run(many_rows, fit, monkeypatc
     with pytest.raises(RuntimeError, match="new thread"):
         fit(many_rows.text, bias=1.0, threads=4)
     assert not begun[0].is_alive()
+
+
+# Budgets that are too small
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """4,000 rows of 60 nonzeros with 40,000 features, whose weights take more than a megabyte."""
+    rng, n_rows, n_features = np.random.default_rng(1), 4000, 40_000
+    indices = np.concatenate([np.sort((10 * row + 659 * np.arange(60)) % n_features) for row in range(n_rows)])
+    X = scipy.sparse.csr_matrix((rng.integers(6, 17, len(indices)) / 64, indices, np.arange(n_rows + 1) * 60))
+    y = np.where(rng.random(n_rows) < 0.5, 1, -1)
+    return Rows(X, y, text=write_text(tmp_path_factory.mktemp("wide") / "wide.txt", X, y))
+
+
+@pytest.fixture(scope="module", params=[1, 16, None], ids=["1 block", "16 blocks", "text"])
+def wide_path(wide, request):
+    return split(wide.text, request.param) if request.param else wide.text
 
 
 def memory_asked_for(refusal):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from liblinear import liblinearutil
-from problems import make_rows, objective, read_model, split, write_text
+from problems import arrays, make_rows, objective, read_model, split, write_text
 
 from llsvm import model as models
 from llsvm import train
@@ -102,7 +102,7 @@ def test_liblinear_and_this_program_predict_the_same_from_either_model(texts, fi
     for path in (ours, theirs):
         expected, _, values = liblinearutil.predict([], texts.X, liblinearutil.load_model(path), "-q")
         predictor = Predictor(models.load(path))
-        scores = predictor.scores(texts.X.indices + np.int64(1), texts.X.data, texts.X.indptr.astype(np.int64))
+        scores = predictor.scores(*arrays(texts.X))
         assert predictor.lines(predictor.choose(scores)).split() == [b"%d" % label for label in expected]
         np.testing.assert_allclose(scores[:, 0], np.ravel(values), rtol=1e-9, atol=1e-12)
 
