@@ -26,7 +26,7 @@ DTYPES = [np.float32, np.float64]
 PLAIN, ROW_CONSTANT, DICTIONARY = 0, 1, 2
 
 
-# The plain model of a data set: a list of rows (code, features, values). ---------------------------------------------
+# --- the plain model of a data set: a list of rows (code, features, values)
 
 
 def choose(rng, n_features: int, length: int):
@@ -127,7 +127,7 @@ def feature_ids(rows) -> np.ndarray:
     return np.arange(largest + 1, dtype=np.int64)[::-1] * 1_000_003 + 5
 
 
-# Writing and reading. ------------------------------------------------------------------------------------------------
+# --- writing and reading
 
 
 def add_all(writer, rows, dtype, per_block=300) -> None:
@@ -183,7 +183,7 @@ def test_every_row_comes_back_whatever_the_number_of_blocks(tmp_path, n_blocks):
     assert [chunk for block in range(n_blocks) for chunk in blocks.block_chunks(block)] == list(range(blocks.n_chunks))
 
 
-# The format, read by its description alone. --------------------------------------------------------------------------
+# --- the format, read by its description alone
 
 
 class PlainChunk:
@@ -270,7 +270,7 @@ def test_the_description_of_the_format_is_enough_to_read_it(tmp_path, kind, stor
         assert {getattr(chunk, name) for chunk in chunks} <= expected
 
 
-# The same bytes. -----------------------------------------------------------------------------------------------------
+# --- the same bytes
 
 
 @pytest.mark.parametrize("kind", ["plain", "empty rows", "long rows"])
@@ -298,7 +298,7 @@ def test_rows_sorted_by_class_are_mixed_in_every_block(tmp_path):
         assert abs(codes.mean() - 0.5) < 0.08
 
 
-# From text. ----------------------------------------------------------------------------------------------------------
+# --- from text
 
 OPTIONS = {"n_blocks": 3, "seed": 1, "zero_based": False, "precision": "float32", "force": False, "threads": 2,
            "memory": 1 << 30}  # fmt: skip
@@ -417,7 +417,7 @@ def test_a_set_written_by_an_earlier_version_is_read(name):
     assert sum(chunk.n_rows for chunk in plain_chunks(blocks.path)) == blocks.n_rows
 
 
-# Damage. -------------------------------------------------------------------------------------------------------------
+# --- damage
 
 
 @pytest.fixture
@@ -561,7 +561,7 @@ def test_what_is_no_set_is_refused(tmp_path):
         BlockSet(tmp_path / "empty")
 
 
-# Complete or absent. -------------------------------------------------------------------------------------------------
+# --- complete or absent
 
 ROWS = make_rows("plain", np.float32)
 

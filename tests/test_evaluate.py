@@ -95,7 +95,7 @@ def test_correct_choices_are_counted_by_name():
     assert predictor.count_correct(choices, codes, names) == 2
 
 
-# Losses
+# --- losses
 
 
 @pytest.fixture(scope="module")

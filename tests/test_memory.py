@@ -83,7 +83,7 @@ def test_enough_is_the_smallest_number_of_megabytes_that_will_do(n_bytes):
     assert working(parse_size(answer) - MB) < n_bytes
 
 
-# Control groups: /proc and /sys are folders of our own. --------------------------------------------------------------
+# --- control groups: /proc and /sys are folders of our own
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_on_this_machine_no_more_than_physical_memory_is_usable():
     assert 0 < usable() <= total
 
 
-# What was used. ------------------------------------------------------------------------------------------------------
+# --- what was used
 
 
 def run_python(code: str) -> list[int]:

@@ -45,7 +45,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found.ids, expected.ids)
 
 
-# There and back
+# --- there and back
 
 MODELS = {
     "no bias": make_model(),
@@ -104,7 +104,7 @@ def test_features_numbered_in_any_order_get_their_ids_back(tmp_path, ids, bias):
     assert scores.ravel().tolist() == [1.0 + offset, 2.0 + offset, 3.0 + offset]
 
 
-# LIBLINEAR's own loader and files
+# --- LIBLINEAR's own loader and files
 
 
 @pytest.mark.parametrize("name", ["no bias", "bias", "bias of 0", "bias that needs its digits", "three columns",
@@ -144,7 +144,7 @@ def test_we_read_liblinears_models(tmp_path, number, n_classes, bias):
     assert [ours.labels[choice] for choice in predictor.choose(scores)] == [str(int(label)) for label in expected]
 
 
-# Labels
+# --- labels
 
 
 @pytest.mark.parametrize("first, second", [
@@ -183,7 +183,7 @@ def test_a_bias_is_one_more_row_and_not_a_feature(tmp_path, fit, bias):
     assert (fitted.model.bias_w != 0) == (bias > 0)
 
 
-# Damage
+# --- damage
 
 
 def loads(path, content):
@@ -257,7 +257,7 @@ def test_a_model_that_cannot_be_read_is_refused_by_name(tmp_path, make):
         load(str(tmp_path / "model"))
 
 
-# Outputs
+# --- outputs
 
 
 @pytest.mark.parametrize("before", [None, b"what was there before"], ids=["new", "existing"])

@@ -83,7 +83,7 @@ def filled_arena(dtype, *blocks: Block) -> Arena:
     return arena
 
 
-# Arenas. -------------------------------------------------------------------------------------------------------------
+# --- arenas
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -236,7 +236,7 @@ def damage(blocks: BlockSet, chunk: int) -> None:
         stream.write(bytes([byte ^ 0xFF]))
 
 
-# Gathering from text. ------------------------------------------------------------------------------------------------
+# --- gathering from text
 
 
 def gathering(dtype, memory: int, blocks) -> tuple[Gatherer, list[bool]]:
@@ -299,7 +299,7 @@ def test_what_must_lie_beside_the_rows_counts():
     assert gatherer.add(block)
 
 
-# Reading ahead. ------------------------------------------------------------------------------------------------------
+# --- reading ahead
 
 
 def groups_of(order, size: int):

@@ -62,7 +62,7 @@ def primal(rows, fitted, solver, **terms):
     return objective(rows.X, rows.y, fitted.model, squared=SOLVERS[solver].squared_loss, **terms)
 
 
-# The table
+# --- the table
 
 
 @EVERY_SOLVER
@@ -86,7 +86,7 @@ def test_an_unknown_solver_is_refused_with_a_list_of_the_known(name):
     assert all(solver in refusal.value.hint for solver in SOLVERS)
 
 
-# The contract of the exact ones
+# --- the contract of the exact ones
 
 
 @EVERY_CASE
@@ -198,7 +198,7 @@ def test_blocks_sorted_input_and_threads_do_not_change_the_answer_beyond_the_gap
     assert duals.max() <= primals.min()
 
 
-# Block minimisation
+# --- block minimisation
 
 INNER = pytest.mark.parametrize("inner", [1, 10, 0], ids=["1", "10", "auto"])
 
@@ -223,7 +223,7 @@ def test_more_inner_sweeps_do_more_in_a_pass(solve):
     assert once < until_solved
 
 
-# The contract of those that come near the optimum
+# --- the contract of those that come near the optimum
 
 STREAMS = [
     pytest.param(name, place, id=f"{name}-{place}")
@@ -317,7 +317,7 @@ def test_what_is_not_exact_has_neither_inner_sweeps_nor_an_exact_variant(approac
         approach(solver, "disk", **option)
 
 
-# Several threads
+# --- several threads
 
 
 @pytest.fixture(scope="module", params=["sparse", "dense", "binary", "wide"])
@@ -376,7 +376,7 @@ def test_a_thread_that_cannot_be_started_ends_the_run_and_the_threads_before_it(
     assert not begun[0].is_alive()
 
 
-# Budgets that are too small
+# --- budgets that are too small
 
 
 @pytest.fixture(scope="module")

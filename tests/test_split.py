@@ -72,7 +72,7 @@ def test_memory_stays_within_the_promise_for_text_that_was_compressed_to_nearly_
     assert peak_of_split(path, "80M") < promised(parse_size("80M"))
 
 
-# Ended in the middle. ------------------------------------------------------------------------------------------------
+# --- ended in the middle
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_held_split_finishes_when_the_text_ends(tmp_path, held_split):
     assert BlockSet(tmp_path / "x.blocks").n_rows == N_PIECES * N_ROWS
 
 
-# In this process. ----------------------------------------------------------------------------------------------------
+# --- in this process
 
 
 def split(path, target, **options) -> str:

@@ -26,7 +26,7 @@ COMPRESSIONS = {**COMPRESS, "zstd": zstandard.ZstdCompressor(write_checksum=True
 NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-# The plain parser. ---------------------------------------------------------------------------------------------------
+# --- the plain parser
 
 
 class Row(NamedTuple):
@@ -120,7 +120,7 @@ def plain_file(data: bytes, dtype=np.float32, zero_based: bool = False):
     return rows, None
 
 
-# The parser under test. ----------------------------------------------------------------------------------------------
+# --- the parser under test
 
 
 def rows_of(piece) -> list[Row]:
@@ -187,7 +187,7 @@ def assert_source_agrees(source, data, dtype, zero_based, threads, piece) -> boo
     return fault is None
 
 
-# Hypothesis: lines, right and wrong. ---------------------------------------------------------------------------------
+# --- Hypothesis: lines, right and wrong
 
 BLANK = st.sampled_from([b" ", b" ", b" ", b"\t", b"  ", b" \t ", b"\r "])
 LABEL = st.sampled_from([b"1", b"-1", b"+1", b"1.0", b"spam", "grün".encode(), b"\xff\x00", b"a=b;c"])
@@ -288,7 +288,7 @@ def test_random_bits_as_text_come_back_bit_for_bit():
     assert row.values == doubles.tobytes()
 
 
-# What each line means. -----------------------------------------------------------------------------------------------
+# --- what each line means
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_a_repeated_id_is_found_in_a_long_unsorted_row():
     assert str(refusal.value).startswith(f"data.txt:1:{line.rindex(' ') + 2}: ")
 
 
-# Labels. -------------------------------------------------------------------------------------------------------------
+# --- labels
 
 
 def labels_of(data: bytes):
@@ -503,7 +503,7 @@ def test_too_many_labels_are_refused_across_pieces(monkeypatch):
         labels_of(lines)
 
 
-# Pieces, files, threads. ---------------------------------------------------------------------------------------------
+# --- pieces, files, threads
 
 
 def many_lines(n: int, seed: int = 0) -> bytes:
@@ -594,7 +594,7 @@ def test_numbered_blocks_lead_back_to_the_rows():
     assert found == plain_file(data)[0]
 
 
-# Compressed files. ---------------------------------------------------------------------------------------------------
+# --- compressed files
 
 
 @pytest.fixture(params=COMPRESSIONS)
@@ -723,7 +723,7 @@ def test_what_cannot_be_opened_is_named(tmp_path, name, words):
     assert str(tmp_path / name) in str(refusal.value)
 
 
-# Feature numbers. ----------------------------------------------------------------------------------------------------
+# --- feature numbers
 
 
 def assert_numbered(calls, **options) -> None:

@@ -57,7 +57,7 @@ def assert_optimal(fitted, X, labels, reference, solver, tolerance=1e-6, **terms
     assert certificate.dual <= reference * (1 + 1e-9)
 
 
-# Against LIBLINEAR
+# --- against LIBLINEAR
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -112,7 +112,7 @@ def test_a_bias_of_r_is_the_largest_row_norm(texts, fit):
     assert float(fitted.model.header["bias"]) == pytest.approx(texts.radius, rel=1e-15)
 
 
-# Weights of classes
+# --- weights of classes
 
 
 def test_balanced_weights_make_all_labels_count_the_same(texts, fit):
@@ -143,7 +143,7 @@ def test_labels_that_are_words_have_weights_too(tmp_path, fit):
     assert fitted.outcome.certificate.primal == pytest.approx(reference, rel=2e-6)
 
 
-# Odd rows
+# --- odd rows
 
 
 def without_features(rows):
@@ -242,7 +242,7 @@ def test_ids_may_start_at_zero(tmp_path, fit):
     assert not models.load(from_one.path).zero_based
 
 
-# Text given directly
+# --- text given directly
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_temporary_set_is_removed_when_training_is_interrupted(texts, temporar
     assert os.listdir(temporary) == []
 
 
-# Ends other than the tolerance
+# --- ends other than the tolerance
 
 ENDS = [
     ("passes", {"max_passes": 2}, 2),
