@@ -625,7 +625,7 @@ def test_a_model_with_a_changed_weight_is_refused(refuse, here):
 
 
 @pytest.mark.parametrize("words", [["data.txt"], ["data.txt", "test.txt"], ["data.txt.blocks"], ["data.txt", "folder"]])
-def test_a_forgotten_model_does_not_cost_the_data(refuse, here, trap, words):
+def test_a_forgotten_model_does_not_cost_the_data(refuse, trap, words):
     refuse("llsvm-train", *words, code=2, says=[words[-1], "hint: llsvm-train DATA MODEL"])
 
 
@@ -772,7 +772,7 @@ def wide(here):
 
 
 @pytest.mark.parametrize("source", ["wide.txt", "wide.txt.blocks"])
-def test_a_budget_that_is_too_small_is_refused_with_one_that_is_enough(run, refuse, here, wide, source):
+def test_a_budget_that_is_too_small_is_refused_with_one_that_is_enough(run, refuse, wide, source):
     assert source == "wide.txt" or run("llsvm-split", "wide.txt").returncode == 0
     stderr = refuse("llsvm-train", "--memory", "100K", source, "new", code=2, says=["--memory", "small", "features"])
     enough = re.search(r"(?m)^hint: .*--memory (\w+)", stderr)[1]
