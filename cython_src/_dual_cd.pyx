@@ -11,12 +11,14 @@ whose weight is the last entry of w. One step makes D largest in one a_i (Hsieh 
 shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 
 Several threads (as Chiang, Lee and Lin, KDD 2016): of every batch of rows all threads compute the gradients at one and
-the same w; then one thread alone visits the rows that may need a step. So nothing depends on the number of threads, as
+the same w; then one thread alone visits the rows that may need a step. Where w is small, the others go on meanwhile to
+the gradients of the next batch, at a copy of w made before these steps. So nothing depends on the number of threads, as
 long as there are two, or on how fast they are.
 """
 
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 
 from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, value_t
 
@@ -78,6 +80,7 @@ cdef struct Visits:
     double losses
     double visits
     double gap
+    double steps
 
 
 # A row at one w: y and its box, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
@@ -91,9 +94,19 @@ cdef struct Seen:
     double projected
 
 
-# Tiles of a batch, numbered through all batches: those below `limit` can be looked at, `next` is the first that nobody
-# has, `done` have been. The tile `first` is that of the rows from `start` on.
+# The rows order[start .. end-1], in tiles.
 cdef struct Batch:
+    int64_t start
+    int64_t end
+    int64_t tile_rows
+    int64_t n_tiles
+    int8_t[LARGEST_BATCH] marks
+    double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
+
+
+# What threads share in a sweep. Tiles are numbered through all batches: those below `limit` can be looked at, `next` is
+# the first that nobody has, `done` have been. They are of the batch `open`, whose first tile is `first`.
+cdef struct Shared:
     int64_t limit
     int64_t[7] apart0
     int64_t next
@@ -101,14 +114,11 @@ cdef struct Batch:
     int64_t done
     int64_t[7] apart2
     int64_t first
-    int64_t start
-    int64_t end
-    int64_t tile_rows
-    int8_t[LARGEST_BATCH] marks
-    double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
+    int64_t open
+    Batch[2] batches
 
 
-BATCH_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Batch), LARGEST_BATCH, TILES
+SHARED_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Shared), LARGEST_BATCH, TILES
 
 
 cdef void begin(
@@ -129,7 +139,7 @@ cdef void begin(
     v.lowest_before = state[1]
     v.highest = -INFINITY
     v.lowest = INFINITY
-    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = 0
+    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = v.steps = 0
 
 
 cdef void end(const Visits* v, double[::1] state) noexcept:
@@ -140,6 +150,7 @@ cdef void end(const Visits* v, double[::1] state) noexcept:
     state[6] += v.losses
     state[7] += v.visits
     state[8] = v.gap
+    state[9] = v.steps
 
 
 cdef inline double loss(double G, double U, double d) noexcept nogil:
@@ -202,7 +213,7 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     cdef Seen seen
     cdef int8_t mark
     cdef double highest = -INFINITY, lowest = INFINITY
-    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0
+    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0, steps = 0
     while s < active:
         look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
         slot = order[s]
@@ -219,6 +230,7 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
         highest = max(highest, seen.projected)
         lowest = min(lowest, seen.projected)
         if mark == STEP:
+            steps += 1
             step(v, &rows[slot], &seen, &sum_alpha, &sum_square, kind)
         s += 1
     v.highest = highest
@@ -228,15 +240,16 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     v.losses = losses
     v.visits = visits
     v.gap = gap
+    v.steps = steps
     return active
 
 
 cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
     """Which rows of a tile need a step."""
-    cdef int64_t start = batch.start + (tile - batch.first) * batch.tile_rows, s
+    cdef int64_t start = batch.start + tile * batch.tile_rows, s
     cdef int64_t stop = min(start + batch.tile_rows, batch.end)
     cdef int8_t* marks = &batch.marks[start - batch.start]
-    cdef double* found = &batch.found[tile - batch.first][0]
+    cdef double* found = &batch.found[tile][0]
     cdef int32_t slot
     cdef Ahead ahead = [0, 0]
     cdef Seen seen
@@ -259,17 +272,40 @@ cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const
     found[4] = gap
 
 
-cdef inline bint take_tile(const Visits* v, Batch* batch, const value_t* kind) noexcept nogil:
+cdef inline bint take_tile(const Visits* v, Shared* shared, const value_t* kind) noexcept nogil:
     """Looks at a tile that nobody has; False if there is none."""
-    cdef int64_t tile = load(&batch.next)
+    cdef int64_t tile = load(&shared.next)
     while True:
-        if tile >= load(&batch.limit):
+        if tile >= load(&shared.limit):
             return False
-        if replace(&batch.next, &tile, tile + 1):
+        if replace(&shared.next, &tile, tile + 1):
             break
-    look_at_tile(v, batch, tile, kind)
-    count(&batch.done)
+    look_at_tile(v, &shared.batches[shared.open], tile - shared.first, kind)
+    count(&shared.done)
     return True
+
+
+cdef inline void open_batch(Shared* shared, int64_t start, int64_t end) noexcept nogil:
+    """Its tiles can be taken from now on."""
+    cdef Batch* batch
+    shared.first = load(&shared.done)
+    shared.open = 1 - shared.open
+    batch = &shared.batches[shared.open]
+    batch.start = start
+    batch.end = end
+    batch.tile_rows = max(1, (end - start + TILES - 1) // TILES)
+    batch.n_tiles = (end - start + batch.tile_rows - 1) // batch.tile_rows
+    publish(&shared.limit, shared.first + batch.n_tiles)
+
+
+cdef inline void sum_tiles(Visits* v, const Batch* batch) noexcept nogil:
+    cdef int64_t tile
+    for tile in range(batch.n_tiles):
+        v.highest = max(v.highest, batch.found[tile][0])
+        v.lowest = min(v.lowest, batch.found[tile][1])
+        v.losses += batch.found[tile][2]
+        v.visits += batch.found[tile][3]
+        v.gap += batch.found[tile][4]
 
 
 cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind) noexcept nogil:
@@ -283,6 +319,7 @@ cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind
         if batch.marks[s - batch.start] == STEP:
             chosen[n_chosen] = v.order[s]
             n_chosen += 1
+    v.steps += n_chosen
     for k in range(n_chosen):
         look_ahead(&ahead, v.rows, &chosen[0], k, n_chosen, sizeof(value_t))
         row = &v.rows[chosen[k]]
@@ -290,26 +327,18 @@ cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind
         step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
-cdef inline int64_t drop_marked(int32_t* order, Batch* batch, int64_t active) noexcept nogil:
-    """Moves the rows that are shrunk behind the active ones; returns the number of these. batch.end is then where the
-    batch ends that is left."""
-    cdef int64_t s, kept = batch.start, n_dropped = 0, n_moved
-    cdef int32_t[LARGEST_BATCH] dropped
+cdef inline int64_t move_kept(int32_t* order, const Batch* batch, int64_t kept) noexcept nogil:
+    """Rows before the batch are those that were kept, then those that were not: does the same with the rows of the
+    batch. Returns the number of rows kept so far."""
+    cdef int64_t s
+    cdef int32_t slot
     for s in range(batch.start, batch.end):
-        if batch.marks[s - batch.start] == SHRINK:
-            dropped[n_dropped] = order[s]
-            n_dropped += 1
-        else:
-            order[kept] = order[s]
+        if batch.marks[s - batch.start] != SHRINK:
+            slot = order[s]
+            order[s] = order[kept]
+            order[kept] = slot
             kept += 1
-    n_moved = min(n_dropped, active - batch.end)
-    for s in range(n_moved):
-        order[kept + s] = order[active - n_moved + s]
-    active -= n_dropped
-    for s in range(n_dropped):
-        order[active + s] = dropped[s]
-    batch.end = kept
-    return active
+    return kept
 
 
 def sweep(
@@ -324,7 +353,8 @@ def sweep(
     kind is any array of the value type.
     state = [largest and smallest projected gradient of the sweep before, of this sweep,
              change of sum a, change of sum d a^2 / 2, sum of losses met in slots from count_from, visits of those,
-             what the rows visited have in the duality gap: loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2)].
+             what the rows visited have in the duality gap: loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2),
+             rows that needed a step].
     Returns the new number of active rows.
     """
     cdef Visits v
@@ -337,50 +367,52 @@ def sweep(
 
 def dismiss(uint8_t[::1] shared):
     """Ends what helps in a sweep, also if nobody leads it."""
-    publish(&(<Batch*>&shared[0]).limit, -1)
+    publish(&(<Shared*>&shared[0]).limit, -1)
 
 
 def sweep_together(
     Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
     const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] shared, int64_t most, bint leading
+    const value_t[::1] kind, uint8_t[::1] memory, double[::1] w_before, int64_t most, bint leading
 ):
     """As sweep, by all threads that call it with the same arguments; one of them is leading, and returns.
 
-    shared: BATCH_BYTES zeros for every sweep. A batch has up to `most` rows.
+    memory: SHARED_BYTES zeros for every sweep. w_before: room for a copy of w, or w itself, which the steps of a batch
+    then change before the next batch is looked at. A batch has up to `most` rows.
     """
-    cdef Visits v
-    cdef Batch* batch = <Batch*>&shared[0]
-    cdef int64_t tile, n_tiles, rests = 0
-    begin(&v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    cdef Visits looking, stepping
+    cdef Shared* shared = <Shared*>&memory[0]
+    cdef Batch* batch
+    cdef int64_t rests = 0, kept = 0, start
+    cdef bint copying = &w_before[0] != &w[0]
+    begin(&looking, rows, order, w_before, bias, signs, box, round_alpha, shrink, count_from, state)
     if not leading:
         with nogil:
-            while load(&batch.limit) >= 0:
-                if not take_tile(&v, batch, &kind[0]):
+            while load(&shared.limit) >= 0:
+                if not take_tile(&looking, shared, &kind[0]):
                     rest(&rests)
         return 0
+    begin(&stepping, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
     with nogil:
-        batch.end = batch.first = 0
-        while batch.end < active:
-            batch.start = batch.end
-            batch.end = min(batch.start + most, active)
-            batch.tile_rows = (batch.end - batch.start + TILES - 1) // TILES
-            n_tiles = (batch.end - batch.start + batch.tile_rows - 1) // batch.tile_rows
-            publish(&batch.limit, batch.first + n_tiles)
-            while take_tile(&v, batch, &kind[0]):
-                pass
-            while load(&batch.done) < batch.first + n_tiles:
-                rest(&rests)
-            for tile in range(n_tiles):
-                v.highest = max(v.highest, batch.found[tile][0])
-                v.lowest = min(v.lowest, batch.found[tile][1])
-                v.losses += batch.found[tile][2]
-                v.visits += batch.found[tile][3]
-                v.gap += batch.found[tile][4]
-            visit_marked(&v, batch, &kind[0])
-            batch.first += n_tiles
+        batch = &shared.batches[shared.open]  # empty
+        while True:
+            start = batch.end
+            if copying and start < active:
+                memcpy(&w_before[0], &w[0], w.shape[0] * sizeof(double))
+                open_batch(shared, start, min(start + most, active))
+            sum_tiles(&stepping, batch)
+            visit_marked(&stepping, batch, &kind[0])
             if shrink:
-                active = drop_marked(v.order, batch, active)
-        publish(&batch.limit, -1)
-    end(&v, state)
-    return active
+                kept = move_kept(stepping.order, batch, kept)
+            if start == active:
+                break
+            if not copying:
+                open_batch(shared, start, min(start + most, active))
+            while take_tile(&looking, shared, &kind[0]):
+                pass
+            while load(&shared.done) < shared.limit:
+                rest(&rests)
+            batch = &shared.batches[shared.open]
+        publish(&shared.limit, -1)
+    end(&stepping, state)
+    return kept if shrink else active

@@ -115,12 +115,14 @@ def unpack(
 
 
 def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[::1] copies, int value_size):
-    """Copies chosen rows into room, described in copies, as long as both have space. Returns (rows, bytes)."""
-    cdef int64_t r, n = 0
+    """Copies chosen rows into room, described in copies, as long as both have space.
+
+    Returns (rows copied, bytes, rows that were looked at)."""
+    cdef int64_t r = 0, n = 0
     cdef uint64_t size
     cdef uint64_t used = 0, space = room.shape[0]
     with nogil:
-        for r in range(chosen.shape[0]):
+        while r < chosen.shape[0]:
             if chosen[r]:
                 size = row_size(&rows[r], value_size)
                 if used + size > space or n == copies.shape[0]:
@@ -130,4 +132,16 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
                 copies[n].data = <uint64_t>(&room[0] + used)
                 used += size
                 n += 1
-    return n, used
+            r += 1
+    return n, used, r
+
+
+def choose(const Row[::1] rows, const double[::1] bounds, double margin, uint8_t[::1] chosen):
+    """chosen[r] = 1 where the alpha of row r is free, 0 < alpha < bounds[code], or its gradient within the margin, else
+    0; returns how many are."""
+    cdef int64_t r, n = 0
+    with nogil:
+        for r in range(rows.shape[0]):
+            chosen[r] = (0 < rows[r].alpha < bounds[rows[r].code]) or (-margin <= rows[r].gradient <= margin)
+            n += chosen[r]
+    return n

@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.blockset import codec, frame_checksum
 from llsvm.core import DataError
 from llsvm.files import Scratch
-from llsvm.reader import ROW, Arena, copied, joined
+from llsvm.reader import ROW, Arena, copied, copy_rows
 
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 
@@ -48,15 +48,21 @@ class _Segment:
         self._alphas = np.empty((n_rows, n_columns))
         self.n_columns, self.full = n_columns, False
 
-    def take(self, rows: np.ndarray, alphas: np.ndarray) -> int:
-        """Copies the first of these rows, as many as there is space for; returns how many."""
+    def take(self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray) -> tuple[int, int]:
+        """Copies the first of the chosen rows, as many as there is space for; returns how many, and how many rows that
+        were chosen or not are behind it."""
         before = self._arena.n_rows
-        self._arena.take(rows, np.ones(len(rows), bool))
+        seen = self._arena.take(rows, chosen)
         taken = self._arena.n_rows - before
         self._alphas[before : before + taken] = alphas[:taken]
-        self.full = taken < len(rows)
-        return taken
+        self.full = seen < len(rows)
+        return taken, seen
 
+    def clear(self) -> None:
+        self._arena.clear()
+        self.full = False
+
+    room = property(lambda self: len(self._arena.data))
     n_rows = property(lambda self: self._arena.n_rows)
     n_bytes = property(lambda self: self._arena.used)
     rows = property(lambda self: self._arena.rows)
@@ -66,17 +72,23 @@ class _Segment:
 
 def _joined(loaded: list) -> Group:
     """One group of (table, alphas, data) of several segments, of which none is held any longer."""
-    tables, alphas, data = (list(parts) for parts in zip(*loaded, strict=True))
-    loaded.clear()
-    return Group(joined(tables), np.concatenate(alphas), data)
+    n_rows, start = sum(len(table) for table, _, _ in loaded), 0
+    table, alphas, data = np.empty(n_rows, ROW), [], []
+    while loaded:
+        rows, own, room = loaded.pop(0)
+        copy_rows(rows, table[start : start + len(rows)])
+        start += len(rows)
+        alphas.append(own)
+        data.append(room)
+    return Group(table, np.concatenate(alphas), data)
 
 
 class ActiveRows:
-    """Rows in the order in which they were appended.
+    """Rows with their dual variables, which may also stand in the rows themselves (no columns).
 
-    `memory` bounds what a group takes, `copies` tables that a solver makes of it included; once rows do not fit, or
-    with spilling, all go to the file. Problems may be added while rows are appended: `columns(n)` tells which of the n
-    dual variables that a row was appended with are those of all problems.
+    `memory` bounds what is held, and what a group takes, `copies` tables that a solver makes of it included; what does
+    not fit, or all with spilling, goes to the file. Problems may be added while rows are appended: `columns(n)` tells
+    which of the n dual variables that a row was appended with are those of all problems.
     """
 
     def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False):
@@ -84,77 +96,98 @@ class ActiveRows:
         self._dtype, self.copies = np.dtype(dtype), copies
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Frame] = []
-        self._resident, self._held, self._file, self._end = None, 0, None, 0
-        self.n_rows = self.n_groups = 0
-        self.alone = True
+        self._resident, self._spare, self._held, self._file, self._end = None, None, 0, None, 0
+        self.n_rows, self.last, self.alone = 0, False, True
 
     def _size(self, segment) -> int:
-        # The segment's own table and the group's; a solver's table and order of visits for every copy.
-        per_row = 2 * ROW.itemsize + self.copies * (ROW.itemsize + 4) + 32 * segment.n_columns
+        # A table and an order of visits, of the group and of every copy.
+        per_row = (1 + self.copies) * (ROW.itemsize + 4) + 32 * segment.n_columns
         return segment.n_bytes + segment.n_rows * per_row
 
-    def append(self, rows: np.ndarray, alphas: np.ndarray) -> None:
-        """Takes copies of these rows; alphas[r] are the dual variables of rows[r]."""
-        self.n_rows += len(rows)
-        while len(rows):
-            segment = self._open_segment(int(rows["length"][0]), alphas.shape[1])
+    @property
+    def n_groups(self) -> int:
+        """Of all rows, about."""
+        return -(-sum(map(self._size, self._segments)) // max(1, self.memory))
+
+    def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None) -> None:
+        """Takes copies of these rows, or of those chosen by a mask; alphas[r] are the dual variables of the r-th."""
+        chosen = np.ones(len(rows), bool) if chosen is None else chosen
+        self.n_rows += len(alphas)
+        while len(alphas):
+            segment = self._open_segment(int(rows["length"].max()), alphas.shape[1])
             before = self._size(segment)
-            taken = segment.take(rows, alphas)
+            taken, seen = segment.take(rows, chosen, alphas)
             self._held += self._size(segment) - before
-            rows, alphas = rows[taken:], alphas[taken:]
-            self._spilling = self._spilling or self._held > self.memory
-            if self._spilling and segment.full:
+            rows, chosen, alphas = rows[seen:], chosen[seen:], alphas[taken:]
+            if segment.full and self._spilling or self._held > self.memory:
                 self._spill()
 
     def _open_segment(self, length: int, n_columns: int) -> _Segment:
+        """One that is not full; an empty one has room for a row of this length."""
         last = self._segments[-1] if self._segments else None
         if isinstance(last, _Segment) and last.n_columns == n_columns and not last.full:
             return last
-        size = min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))
-        self._segments.append(_Segment(max(size, 16 * length + 16), n_columns, self._dtype))
-        return self._segments[-1]
+        needed = 16 * length + 16
+        segment, self._spare = self._spare, None
+        if segment is None or segment.n_columns != n_columns or segment.room < needed:
+            size = min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))
+            segment = _Segment(max(size, needed), n_columns, self._dtype)
+        self._segments.append(segment)
+        return segment
 
     def append_all(self, group: Group) -> None:
         self.append(group.table, group.alphas)
 
     def adopt(self, group: Group) -> None:
-        """Keeps a group, which is all there is, where it is."""
-        self._resident, self.n_rows = group, len(group.table)
+        """Keeps a group, the last of all, where it is."""
+        self._resident = group
+        self.n_rows += len(group.table)
+
+    def tables(self) -> list[np.ndarray]:
+        """The rows that are in memory, as they can be swept where they are: their dual variables are in the rows."""
+        return [segment.rows for segment in self._segments if isinstance(segment, _Segment)]
 
     def _spill(self) -> None:
         """Moves all that is in memory to the file."""
         self._file = self._file or Scratch("active")
         for number in range(len(self._segments) - 1, -1, -1):
-            if isinstance(self._segments[number], _Frame):
+            segment = self._segments[number]
+            if isinstance(segment, _Frame):
                 break
-            self._segments[number] = self._write(self._segments[number])
+            self._segments[number] = self._write(segment)
+            segment.clear()
+            self._spare = segment
         self._held = 0
 
     def _write(self, segment: _Segment) -> _Frame:
-        table = copied(segment.rows)
-        table["data"] -= segment.data.ctypes.data
-        parts = table, segment.data[: segment.n_bytes + -segment.n_bytes % 8], segment.alphas
-        frame = codec.compress(b"".join(part.tobytes() for part in parts))
+        segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
+        n_bytes = segment.n_bytes + -segment.n_bytes % 8
+        parts = segment.rows.view(np.uint8), segment.data[:n_bytes], segment.alphas.reshape(-1).view(np.uint8)
+        frame = codec.compress_parts(parts)
         self._file.write(frame, self._end)
         position, self._end = self._end, self._end + len(frame)
         return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))
 
     def groups(self, keep: bool = False):
         """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
-        are gone from here. alone: there is but one."""
-        if self._file:
-            self._spill()
+        are gone from here. `last` then says whether there are no more, `alone` whether there are no others."""
         if self._resident:
-            self.n_groups = 1
-            yield self._give_up()
+            self.last = self.alone = not self._segments
+            group, self._resident = self._resident, None
+            yield group
+            del group
+        if self._file and keep:
+            self._spill()
         segments = self._segments.copy() if keep else self._segments
+        segments.sort(key=lambda segment: isinstance(segment, _Frame))  # what is in memory first, so that it can leave
+        self._spare = None
         while segments:
             loaded, held = [], 0
             while segments and (not loaded or held + self._size(segments[0]) <= self.memory):
                 held += self._size(segments[0])
                 loaded.append(self._load(segments.pop(0)))
-            self.alone = self.alone and not segments
-            self.n_groups += 1
+            self.last = not segments
+            self.alone = self.alone and self.last
             yield _joined(loaded)
 
     def parts(self, most: int):
@@ -169,18 +202,14 @@ class ActiveRows:
                 start = end
             del group
 
-    def _give_up(self) -> Group:
-        group, self._resident = self._resident, None
-        return group
-
     def _load(self, segment: _Segment | _Frame):
         if isinstance(segment, _Segment):
             return segment.rows, segment.alphas[:, self._columns(segment.n_columns)], segment.data
         n_table, n_data = segment.n_rows * ROW.itemsize, segment.n_bytes + -segment.n_bytes % 8
         size = n_table + n_data + 8 * segment.n_rows * segment.n_columns
         try:
-            payload = codec.decompress(self._file.read(segment.size, segment.position), segment.checksum, size,
-                                       "the temporary file of active rows")
+            payload = codec.decompress(self._file.read(segment.size, segment.position), segment.checksum,
+                                       np.empty(size, np.uint8), "the temporary file of active rows")
         except DataError as error:
             raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
         data = np.frombuffer(payload, np.uint8, n_data, n_table)

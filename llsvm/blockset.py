@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,23 +54,33 @@ class Codec(threading.local):
     def compress(self, data) -> bytes:
         return self._compressor.compress(data)
 
-    def decompress(self, frame: bytes, checksum: str, largest: int, where: str) -> bytes:
+    def compress_parts(self, parts: list) -> bytes:
+        """One frame of all parts, one behind the other."""
+        frame = self._compressor.compressobj(size=sum(map(len, parts)))
+        return b"".join([*map(frame.compress, parts), frame.flush()])
+
+    def decompress(self, frame, checksum: str, room: np.ndarray, where: str) -> np.ndarray:
+        """The decoded bytes, at the beginning of room."""
         if frame_checksum(frame) != checksum:
             raise DataError(f"{where}: checksum {frame_checksum(frame)} read, {checksum} expected", REPAIR)
         try:
-            if not 0 <= zstandard.frame_content_size(frame) <= largest:
+            size = zstandard.frame_content_size(frame)
+            if not 0 <= size <= len(room):
                 raise DataError(f"{where}: corrupt data (of an impossible size)", REPAIR)
-            return self._decompressor.decompress(frame)
+            with self._decompressor.stream_reader(frame) as reader:
+                if reader.readinto(room) != size or reader.read(1):  # which sees to the checksum
+                    raise DataError(f"{where}: corrupt data (not of the size it says)", REPAIR)
         except zstandard.ZstdError as error:
             raise DataError(f"{where}: corrupt data ({error})", REPAIR) from None
+        return room[:size]
 
 
 REPAIR = "the file is damaged; make the set again with llsvm-split"
 codec = Codec()
 
 
-def frame_checksum(frame: bytes) -> str:
-    return frame[-4:][::-1].hex()
+def frame_checksum(frame) -> str:
+    return bytes(frame[-4:])[::-1].hex()
 
 
 def payload_room(rows: int, nonzeros: int, value_bytes: int) -> int:
@@ -308,48 +319,70 @@ class BlockSet:
     def feature_ids(self) -> np.ndarray:
         """The 1-based id of every feature (int64), by feature number."""
         entry = self.header["feature_ids"]
-        frame = self._read(entry["file"], 0, entry["bytes"])
+        frame = self._read(entry["file"], 0, np.empty(entry["bytes"], np.uint8))
         where = str(self.path / entry["file"])
-        planes = np.frombuffer(codec.decompress(frame, entry["checksum"], 8 * self.n_features, where), np.uint8)
+        planes = codec.decompress(frame, entry["checksum"], np.empty(8 * self.n_features, np.uint8), where)
         if len(planes) != 8 * self.n_features:
             raise DataError(f"{self.path / entry['file']}: not {self.n_features} ids", REPAIR)
         return np.array(planes.reshape(8, self.n_features).T, order="C").view(np.int64).ravel()
 
-    def read_chunk(self, chunk: int) -> bytes:
-        """The compressed bytes of a chunk."""
-        file = self.blocks[self.chunk_block[chunk]].file
-        return self._read(file, int(self._offsets[chunk]), int(self.chunk_bytes[chunk]))
+    def ask_for(self, chunk: int) -> None:
+        """Tells the system that this chunk will be read soon."""
+        path, place = self.path / self.blocks[self.chunk_block[chunk]].file, int(self._offsets[chunk])
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError), open(path, "rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
 
-    def decode_chunk(self, chunk: int, frame: bytes, codes, lengths, features, values) -> None:
-        """Checks and decodes a chunk into arrays of exactly its size."""
+    def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
+        """The compressed bytes of a chunk, into room of as many."""
+        return self._read(self.blocks[self.chunk_block[chunk]].file, int(self._offsets[chunk]), room)
+
+    def decode_chunk(self, chunk: int, frame: np.ndarray, room: np.ndarray, codes, lengths, features, values) -> None:
+        """Checks and decodes a chunk into arrays of exactly its size, by way of room, of payload_room bytes."""
         where = f"{self.path / self.blocks[self.chunk_block[chunk]].file}, chunk at byte {self._offsets[chunk]}"
-        largest = payload_room(len(codes), len(features), self.dtype.itemsize)
-        payload = codec.decompress(frame, self._checksums[chunk], largest, where)
+        payload = codec.decompress(frame, self._checksums[chunk], room, where)
         n_labels = len(self.header["labels"])
         if not _blockset.decode(payload, self.n_features, n_labels, codes, lengths, features, values):
             raise DataError(f"{where}: contents and manifest disagree", REPAIR)
 
     def load_chunk(self, chunk: int) -> Block:
-        rows, nonzeros = int(self.chunk_rows[chunk]), int(self.chunk_nonzeros[chunk])
-        codes, indptr = np.empty(rows, np.uint16), np.zeros(rows + 1, np.int64)
-        lengths, features = np.empty(rows, np.int32), np.empty(nonzeros, np.int32)
-        values = np.empty(nonzeros, self.dtype)
-        self.decode_chunk(chunk, self.read_chunk(chunk), codes, lengths, features, values)
-        np.cumsum(lengths, out=indptr[1:])
-        return Block(codes, indptr, features, values)
+        codes, lengths, features, values = Decoder(self).decode(chunk)
+        return Block(codes, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), features, values)
 
-    def _read(self, name: str, offset: int, size: int) -> bytes:
-        path = self.path / name
+    def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
+        path, done = self.path / name, 0
         try:
             with open(path, "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, offset)
-                while len(data) < size and (more := os.pread(file.fileno(), size - len(data), offset + len(data))):
-                    data += more
+                while done < len(room) and (more := os.preadv(file.fileno(), [room[done:]], offset + done)):
+                    done += more
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}", REPAIR) from None
-        if len(data) < size:
-            raise DataError(f"{path}: truncated, {size} bytes expected at byte {offset}, {len(data)} read", REPAIR)
-        return data
+        if done < len(room):
+            raise DataError(f"{path}: truncated, {len(room)} bytes expected at byte {offset}, {done} read", REPAIR)
+        return room
+
+
+class Decoder:
+    """Decodes chunks one after the other, all into the same memory."""
+
+    def __init__(self, blocks: BlockSet):
+        self._blocks, self._arrays = blocks, {}
+
+    def decode(self, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Codes, lengths, features and values, valid until the next chunk is decoded."""
+        blocks = self._blocks
+        rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])
+        frame = blocks.read_chunk(chunk, self._array("frame", int(blocks.chunk_bytes[chunk]), np.uint8))
+        room = self._array("payload", payload_room(rows, nonzeros, blocks.dtype.itemsize), np.uint8)
+        arrays = (self._array("codes", rows, np.uint16), self._array("lengths", rows, np.int32),
+                  self._array("features", nonzeros, np.int32), self._array("values", nonzeros, blocks.dtype))
+        blocks.decode_chunk(chunk, frame, room, *arrays)
+        return arrays
+
+    def _array(self, name: str, size: int, dtype) -> np.ndarray:
+        if name not in self._arrays or len(self._arrays[name]) < size:
+            self._arrays[name] = np.empty(size, dtype)
+        return self._arrays[name][:size]
 
 
 def is_block_set(path) -> bool:

@@ -1,16 +1,15 @@
-"""Rows in memory: arenas of rows, and a thread that decodes chunks ahead of the solver."""
+"""Rows in memory: arenas of rows, and threads that decode chunks ahead of the solver."""
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 
 import numpy as np
 
 from llsvm import _reader
-from llsvm.blockset import BlockSet
+from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import Block, DataError, Description
 
 # As Row in cython_src/_sparse.pxd, which must have the same size.
@@ -23,6 +22,8 @@ assert ROW.itemsize == _reader.ROW_BYTES
 # Rows from text are gathered in stretches of this size. From 4 MB up NumPy asks for large pages, so that the end of one
 # that is not used may take a page.
 SLAB, LARGE_ARRAY, LARGE_PAGE = 16 << 20, 4 << 20, 2 << 20
+# Bytes that the system is asked to read before it is their turn, so that the disk works while the solver does not read.
+READ_AHEAD = 8 << 20
 LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
@@ -35,7 +36,7 @@ def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
     return n_nonzeros * (4 + value_size) + n_rows * (value_size - 4)
 
 
-shuffle = _reader.shuffle
+shuffle, choose = _reader.shuffle, _reader.choose
 
 
 # NumPy copies rows field by field, ten times as slow as their bytes; its `take` does not.
@@ -45,6 +46,10 @@ def joined(tables: list[np.ndarray]) -> np.ndarray:
 
 def copied(table: np.ndarray) -> np.ndarray:
     return joined([table])
+
+
+def copy_rows(table: np.ndarray, target: np.ndarray) -> None:
+    target.view(np.uint8)[:] = table.view(np.uint8)
 
 
 def groups(order, sizes, rows, most_bytes: int, most_rows: int):
@@ -95,31 +100,16 @@ class Arena:
         self.n_rows += len(codes)
         self.largest_square = max(self.largest_square, square)
 
-    def take(self, rows: np.ndarray, mask: np.ndarray) -> None:
-        """Adds copies of these rows of another arena, as many as there is space for."""
-        if self.used < len(self._room) and self.n_rows < len(self._table):
-            n_rows, n_bytes = _reader.copy(
-                rows, mask.view(np.uint8), self._room[self.used :], self._table[self.n_rows :], self.dtype.itemsize
-            )
-            self.n_rows += n_rows
-            self.used += n_bytes
-
-
-class _Decoder:
-    """Arrays for the chunk that is being decoded."""
-
-    rows = nonzeros = -1
-
-    def decode(self, blocks: BlockSet, chunk: int) -> Block:
-        rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])
-        if rows > self.rows:
-            self.rows, self._codes, self._lengths = rows, np.empty(rows, np.uint16), np.empty(rows, np.int32)
-        if nonzeros > self.nonzeros:
-            self.nonzeros, self._features = nonzeros, np.empty(nonzeros, np.int32)
-            self._values = np.empty(nonzeros, blocks.dtype)
-        arrays = self._codes[:rows], self._lengths[:rows], self._features[:nonzeros], self._values[:nonzeros]
-        blocks.decode_chunk(chunk, blocks.read_chunk(chunk), *arrays)
-        return arrays
+    def take(self, rows: np.ndarray, mask: np.ndarray) -> int:
+        """Adds copies of these rows of another arena, while there is space; returns how many were looked at."""
+        if self.used == len(self._room) or self.n_rows == len(self._table):
+            return 0
+        n_rows, n_bytes, seen = _reader.copy(
+            rows, mask.view(np.uint8), self._room[self.used :], self._table[self.n_rows :], self.dtype.itemsize
+        )
+        self.n_rows += n_rows
+        self.used += n_bytes
+        return seen
 
 
 class Resident:
@@ -152,9 +142,9 @@ def load(blocks: BlockSet, threads: int) -> Resident:
 
     def load_share(share, start, end):
         n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), value_size)
-        arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), _Decoder()
+        arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), Decoder(blocks)
         for chunk in share.tolist():
-            arena.add(*decoder.decode(blocks, chunk), chunk)
+            arena.add(*decoder.decode(chunk), chunk)
         return arena.data
 
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
@@ -215,51 +205,54 @@ class Gatherer:
 
 
 class Prefetcher:
-    """Decodes groups of chunks into two arenas in turn, one ahead of the solver, on a thread of its own.
+    """Decodes groups of chunks ahead of the solver: one arena is the solver's, while a thread each fills the others.
 
     Counts the bytes read and the time the solver waited.
     """
 
     def __init__(self, blocks: BlockSet, arenas: list[Arena], plan):
-        self.blocks = blocks
+        n_threads = max(1, len(arenas) - 1)
+        self.blocks, self._plan, self._planned, self._n_ahead = blocks, iter(plan), deque(), 0
         self.bytes_read, self.wait = 0, 0.0
-        self._empty, self._full = SimpleQueue(), SimpleQueue()  # unlike Queue, safe from what a signal raises in it
+        self._decoders = [Decoder(blocks) for _ in range(n_threads)]
+        self._pool, self._filling = ThreadPoolExecutor(n_threads, thread_name_prefix="read"), deque()
         for arena in arenas:
-            self._empty.put(arena)
-        self._thread = threading.Thread(target=self._work, args=(plan,), name="read", daemon=True)
-        self._thread.start()
+            self.release(arena)
 
-    def _work(self, plan) -> None:
-        decoder = _Decoder()
-        try:
-            for group in plan:
-                arena = self._empty.get()
-                if arena is None:
-                    return
-                arena.clear()
-                n_bytes = 0
-                for chunk in group:
-                    arena.add(*decoder.decode(self.blocks, chunk), chunk)
-                    n_bytes += int(self.blocks.chunk_bytes[chunk])
-                self._full.put((arena, group, n_bytes))
-            self._full.put(None)
-        except BaseException as error:
-            self._full.put(error)
+    def _fill(self, arena: Arena, group: list[int]) -> tuple[Arena, list[int]]:
+        decoder = self._decoders.pop()
+        arena.clear()
+        for chunk in group:
+            arena.add(*decoder.decode(chunk), chunk)
+        self._decoders.append(decoder)
+        return arena, group
 
-    def next(self):
+    @property
+    def ready(self) -> bool:
+        """Whether the next group is there."""
+        return self._filling[0].done()
+
+    def next(self) -> tuple[Arena, list[int]]:
         """The next group as (arena, chunks)."""
         start = time.perf_counter()
-        item = self._full.get()
+        arena, group = self._filling.popleft().result()
         self.wait += time.perf_counter() - start
-        if isinstance(item, BaseException):
-            raise item
-        arena, group, n_bytes = item
-        self.bytes_read += n_bytes
+        self.bytes_read += self._bytes_of(group)
         return arena, group
 
     def release(self, arena: Arena) -> None:
-        self._empty.put(arena)
+        while self._n_ahead < READ_AHEAD and (group := next(self._plan, None)) is not None:
+            self._planned.append(group)
+            self._n_ahead += self._bytes_of(group)
+            for chunk in group:
+                self.blocks.ask_for(chunk)
+        if self._planned:
+            group = self._planned.popleft()
+            self._n_ahead -= self._bytes_of(group)
+            self._filling.append(self._pool.submit(self._fill, arena, group))
+
+    def _bytes_of(self, group: list[int]) -> int:
+        return int(self.blocks.chunk_bytes[group].sum())
 
     def close(self) -> None:
-        self._empty.put(None)
-        self._thread.join()
+        self._pool.shutdown(cancel_futures=True)

@@ -38,9 +38,9 @@ LARGE = 1 << 30
 def algorithm_2(X, Y, C, inner, tolerance, groups=None):
     """LLSVM, one problem for each row of signs Y; a row is kept while any of them wants it.
 
-    X: rows with the bias as their last column; C[k, i]: of row i in problem k; groups: how many rows fit together, by
-    outer iteration. Free is what is farther from 0 and C than rounding. Yields (w by problem, dual values, rows kept)
-    after the pass and after every outer iteration.
+    X: rows with the bias as their last column; C[k, i]: of row i in problem k; groups: of the rows kept, which fit
+    together, by outer iteration. Free is what is farther from 0 and C than rounding. Yields (w by problem, dual values,
+    rows kept) after the pass and after every outer iteration.
     """
     n_problems, n_rows = Y.shape
     w, alpha = np.zeros((n_problems, X.shape[1])), np.zeros((n_problems, n_rows))
@@ -69,7 +69,7 @@ def algorithm_2(X, Y, C, inner, tolerance, groups=None):
     kept, before = [i for i in range(n_rows) if wanted(i)], dual()
     yield w.copy(), before, kept
     while not done.all():
-        for group in np.split(kept, np.cumsum(next(groups))[:-1]) if groups else [np.array(kept)]:
+        for group in [np.array(kept)[places] for places in next(groups)] if groups else [np.array(kept)]:
             for k in np.flatnonzero(~done):
                 order = np.arange(len(group), dtype=np.int32)
                 for _ in range(inner):
@@ -162,22 +162,23 @@ def test_class_weights_are_liblinears(two):
 
 def test_sub_problems_that_fit_memory_are_algorithm_2(texts, monkeypatch):
     """With so little memory that the active rows take several groups, as many as fit each time, until they all fit."""
-    sizes = []
+    met = []
     groups = active.ActiveRows.groups
 
     def recorded(self):
-        sizes.append([])
+        met.append([])
         for group in groups(self):
-            sizes[-1].append(len(group.table))
+            met[-1].append(group.table["chunk"].astype(np.int64) << 32 | group.table["place"])
             yield group
 
     monkeypatch.setattr(active.ActiveRows, "groups", recorded)
     alike = {"1": 1.0, "-1": 1.0}  # with weights, no third class is waited for, and no row kept for it
     result = shrink(texts.text, bias=1.0, inner=5, memory=100_000, tolerance=1e-6, weights=alike)
-    counts = [len(size) for size in sizes]
+    counts = [len(rows) for rows in met]
     assert counts[0] >= 3 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
+    places = ([np.searchsorted(np.sort(np.concatenate(rows)), group) for group in rows] for rows in met)
     Y, costs = signs_and_costs([str(y) for y in texts.y], ["1", "-1"])
-    assert_same(result, algorithm_2(with_bias(texts.X, 1.0), Y, costs, 5, 1e-6, iter(sizes)), texts.X)
+    assert_same(result, algorithm_2(with_bias(texts.X, 1.0), Y, costs, 5, 1e-6, places), texts.X)
 
 
 @pytest.mark.parametrize("first_rows", ["one class", "two classes", "three classes"])
@@ -505,8 +506,10 @@ def test_active_rows_come_back_as_they_were(dtype, memory):
         (int(codes[row]), 3, row % 300, X[row].indices.tolist(), X[row].data.tolist(), alphas[row].tolist())
         for row in range(900)
     ]
-    assert contents(rows.groups(), dtype) == expected
-    assert rows.alone == (memory == 1 << 30)
+    assert rows.n_groups > 1 or memory == 1 << 30
+    found = contents(rows.groups(), dtype)
+    assert (found == expected) if memory == 1 << 30 else (sorted(found) == sorted(expected))
+    assert rows.last and rows.alone == (memory == 1 << 30)
     rows.close()
 
 

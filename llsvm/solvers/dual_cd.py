@@ -19,7 +19,9 @@ WORTH_CERTIFYING = 20
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
 # Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
 BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 32
+COPIED_SHARE = 0.25  # of a batch: w is copied for every batch, where it takes no more
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
+SPARE_ARENAS = 4  # more than two arenas only where all of them take at most so much less than what there is
 
 
 def float32_box(problem) -> tuple[np.ndarray, bool]:
@@ -44,14 +46,17 @@ class Team:
         self._pool = ThreadPoolExecutor(self._n_helpers, thread_name_prefix="sweep")
         row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
         self._most = int(min(_dual_cd.MOST_ROWS, max(SMALLEST_BATCH, BATCH_BYTES / row_bytes)))
+        w_size = description.n_features + 1
+        copying = 8 * w_size <= COPIED_SHARE * self._most * row_bytes
+        self._w_before, self._most_steps = (np.empty(w_size), 0.75) if copying else (None, 0.5)
 
-    def sweep(self, table, order, active: int, *arguments) -> int:
-        """As _dual_cd.sweep."""
-        arguments = table, order, active, *arguments
-        if active <= 2 * self._most:
+    def sweep(self, steps: float, *arguments) -> int:
+        """As _dual_cd.sweep, so many steps being expected: where most rows need one, a single thread is as fast."""
+        _, _, active, _, w, *_ = arguments
+        if active <= 2 * self._most or steps > self._most_steps * active:
             return _dual_cd.sweep(*arguments)
-        shared, helping = np.zeros(_dual_cd.BATCH_BYTES, np.uint8), []
-        more = shared, self._most
+        shared, helping = np.zeros(_dual_cd.SHARED_BYTES, np.uint8), []
+        more = shared, w if self._w_before is None else self._w_before, self._most
         try:
             for _ in range(self._n_helpers):
                 helping.append(self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False))
@@ -80,7 +85,7 @@ class DualCD:
         self.w = np.zeros(problem.n_features + 1)
         self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self._state, self._team = np.zeros(9), None
+        self._state, self._team = np.zeros(10), None
         self._counter = 0
 
     @property
@@ -111,20 +116,22 @@ class DualCD:
         """The dual value, w.w / 2 being known."""
         return float(self._state[4] - self._state[5]) - square
 
-    def _sweep(self, table, order, active: int, count_from: int = 0, shrink: bool = False, fresh: bool = True) -> int:
+    def _sweep(self, table, order, active: int, *options, **more) -> int:
         """One visit of rows order[:active] of the table in random order."""
         self._counter += 1
         shuffle(order, active, self.problem.seed, self._counter)
-        return self._visit_all(table, order, active, count_from, shrink, fresh)
+        return self._visit_all(table, order, active, *options, **more)
 
-    def _visit_all(self, table, order, active: int, count_from: int, shrink: bool = False, fresh: bool = True) -> int:
-        """One visit of rows order[:active] of the table in that order."""
+    def _visit_all(self, table, order, active: int, count_from: int = 0, shrink: bool = False, fresh: bool = True,
+                   together: bool = True) -> int:
+        """One visit of rows order[:active] of the table in that order, by all threads or by this one."""
         problem, state = self.problem, self._state
         if fresh:
             state[0], state[1] = np.inf, -np.inf
         arguments = (table, order, active, count_from, self.w, problem.bias, problem.signs, self._box, self._round,
                      shrink, state, self._kind)
-        return self._team.sweep(*arguments) if self._team else _dual_cd.sweep(*arguments)
+        team = self._team if together else None
+        return team.sweep(state[9], *arguments) if team else _dual_cd.sweep(*arguments)
 
     def _solve(self, table, order, inner: int, count_from: int) -> None:
         """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
@@ -285,14 +292,18 @@ class Streaming(DualCD):
         blocks, value_size = self.blocks, self.blocks.dtype.itemsize
         largest = int(blocks.chunk_nonzeros.max()) * (4 + value_size)
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
-        fixed = 3 * 8 * (blocks.n_features + 1) + max(0, 3 * largest - BUFFERS) + 32 * blocks.n_chunks
-        rest = self.problem.working - fixed
         smallest_group = self._smallest_group(sizes)
+        for n_arenas in range(self._most_arenas(), 1, -1):
+            decoding = max(0, 3 * largest * (n_arenas - 1) - BUFFERS)
+            fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 32 * blocks.n_chunks
+            rest = self.problem.working - fixed
+            if rest >= SPARE_ARENAS * n_arenas * smallest_group:
+                break
         if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
             self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
         alpha_type = np.dtype(np.float32 if self._round else np.float64)
         alpha_bytes = alpha_type.itemsize * blocks.n_rows
-        alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= 2 * smallest_group
+        alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest_group
         rest -= alpha_bytes if alphas_fit else 0
         self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
         group_bytes = self._group_size(rest, smallest_group)
@@ -300,12 +311,16 @@ class Streaming(DualCD):
         group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
         table_bytes = group_rows * (ROW.itemsize + 4)
         self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
-        self._spare_bytes = max(0, rest - 2 * (self._group_bytes + table_bytes))
-        self._table, self._order = np.empty(2 * group_rows, ROW), np.empty(group_rows, np.int32)
+        self._spare_bytes = max(0, rest - n_arenas * (self._group_bytes + table_bytes))
+        self._table, self._order = np.empty(n_arenas * group_rows, ROW), np.empty(group_rows, np.int32)
         self._group_rows, self._groups = group_rows, []
-        for start in (0, group_rows):
+        for start in range(0, n_arenas * group_rows, group_rows):
             table = self._table[start : start + group_rows]
             self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
+
+    def _most_arenas(self) -> int:
+        """One that is visited, and those that are filled meanwhile."""
+        return 2
 
     def _largest_group(self) -> int:
         """Bytes of the rows of the largest unit that must be in memory as a whole."""
@@ -348,6 +363,8 @@ class Streaming(DualCD):
             loss, rows_left = 0.0, self.blocks.n_rows
             self._state[6] = self._state[7] = 0
             while rows_left:
+                while not self._reader.ready and self._use_wait():
+                    pass
                 arena, group = self._reader.next()
                 self._begin_visit(arena, group)
                 if snapshot is not None:
@@ -384,6 +401,10 @@ class Streaming(DualCD):
         self._reader.close()
         self._alphas.close()
         self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
+
+    def _use_wait(self) -> bool:
+        """Does some work while the next rows are not there; False if there is none."""
+        return False
 
     def _after_visit(self, arena: Arena) -> None:
         pass

@@ -12,13 +12,14 @@ from llsvm.core import Certificate, PassStats, Problem
 from llsvm.reader import ROW, copied
 from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
-from llsvm.solvers.exact import MARGIN, ROUNDS, SWEEPS, VISITS
+from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
 
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
 VISITING_SHARE, VISITING_BYTES, TABLES = 8, 24, 8
 SWEEPING_SHARE, SWEEPING_BYTES = 4, 80
+ROUNDS = 2  # over the active rows after a pass
 
 
 class Machine(DualMachine):
@@ -237,7 +238,7 @@ class Streaming(Many):
     def _full_pass(self, busy, looking: bool) -> list:
         """Returns what the machines see of all rows, if they look."""
         totals, visiting = [0.0] * len(busy), self._spare // VISITING_SHARE
-        self._active = ActiveRows(self._stream.dtype, self._spare - visiting, copies=0)
+        self._active = ActiveRows(self._stream.dtype, self._spare - visiting)
         most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * ROW.itemsize)
         for arena, _ in self._stream.arenas(self._number):
             if looking:

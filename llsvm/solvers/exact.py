@@ -8,17 +8,21 @@ to stop.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from llsvm.active import ActiveRows
-from llsvm.reader import Arena, arena_bytes, groups, shuffle
+from llsvm.reader import Arena, arena_bytes, choose, groups, shuffle
 from llsvm.solvers.dual_cd import Streaming
 
-GROUP_SHARE = 0.06
+GROUP_SHARE = 0.04
 MARGIN = 0.1
-# Rounds over the active rows after a pass, sweeps of them in all, and visits of them by rows of the data, at most
-# (docs/out-of-core.md).
-ROUNDS, SWEEPS, VISITS = 2, 30, 2
+# Sweeps of the active rows after a pass, and visits of them by rows of the data, at most; from so many groups of them
+# on, in two rounds (docs/out-of-core.md).
+SWEEPS, VISITS, TWO_ROUNDS_FROM = 30, 2, 3
+# A disk is slow if the solver has waited for it for so many seconds, and for this share of the time.
+SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 
 
 class Exact(Streaming):
@@ -26,7 +30,7 @@ class Exact(Streaming):
 
     def __init__(self, problem, blocks):
         super().__init__(problem, blocks)
-        self._active = self._new_active()
+        self._active, self._slow, self._turn, self._began = self._new_active(), False, 0, time.perf_counter()
         self._bounds = self._box[(problem.signs > 0).astype(int), 0]
 
     def _smallest_group(self, sizes) -> int:
@@ -37,6 +41,9 @@ class Exact(Streaming):
 
     def _group_size(self, rest: int, smallest_group: int) -> int:
         return max(smallest_group, int(GROUP_SHARE * rest))
+
+    def _most_arenas(self) -> int:
+        return 3 if self.problem.threads > 1 else 2
 
     def _other_way(self) -> str:
         return ", or a set split into more blocks (llsvm-split -m)"
@@ -54,38 +61,51 @@ class Exact(Streaming):
     def _visit(self, arena: Arena) -> None:
         order = self._order[: arena.n_rows]
         order[:] = np.arange(arena.first_slot, arena.first_slot + arena.n_rows)
-        self._sweep(self._table, order, len(order))
+        self._sweep(self._table, order, len(order), together=False)  # other threads read meanwhile
 
     def _after_visit(self, arena: Arena) -> None:
         """Copies the active rows."""
         rows = arena.rows
-        alphas = rows["alpha"]
-        free = (alphas > 0) & (alphas < self._bounds[rows["code"]])
-        wanted = np.flatnonzero(free | (np.abs(rows["gradient"]) <= MARGIN))
-        self._active.append(rows.take(wanted), alphas[wanted, None])
+        chosen = np.empty(len(rows), bool)
+        n_chosen = choose(rows, self._bounds, MARGIN, chosen.view(np.uint8))
+        self._active.append(rows, np.empty((n_chosen, 0)), chosen)
+
+    def _use_wait(self) -> bool:
+        """Sweeps some of the active rows, if the disk is slow."""
+        waited, elapsed = self._reader.wait, time.perf_counter() - self._began
+        self._slow = self._slow or self.problem.threads > 1 and waited > max(SLOW_SECONDS, SLOW_SHARE * elapsed)
+        if not self._slow or not (tables := self._active.tables()):
+            return False
+        self._turn += 1
+        self._sweep_all(tables[self._turn % len(tables)], 1)
+        return True
+
+    def _sweep_all(self, table, sweeps: int) -> None:
+        order = np.arange(len(table), dtype=np.int32)
+        for _ in range(sweeps):
+            self._sweep(table, order, len(order), len(table))
 
     def _new_active(self, spilling: bool = False) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, spilling=spilling)
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, spilling=spilling)
 
     def _end_pass(self) -> None:
         self._n_active = self._active.n_rows
-        sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active)) / ROUNDS
+        rounds = 2 if self._active.n_groups >= TWO_ROUNDS_FROM else 1
+        sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active)) / rounds
         sweeps = self.problem.inner or max(1, round(sweeps))
-        for rounds_left in range(ROUNDS - 1, -1, -1):
+        for rounds_left in range(rounds - 1, -1, -1):
             before, self._active = self._active, self._new_active(spilling=True)
             for group in before.groups():
-                table, order = group.table, np.arange(len(group.table), dtype=np.int32)
-                table["alpha"] = group.alphas[:, 0]
-                for _ in range(sweeps):
-                    self._sweep(table, order, len(order), len(table))
-                group.alphas[:, 0] = table["alpha"]
+                self._sweep_all(group.table, sweeps)
                 if rounds_left == 0:
-                    self._alphas.scatter(self._starts[table["chunk"]] + table["place"], table["alpha"])
-                elif before.alone:
+                    rows = group.table
+                    self._alphas.scatter(self._starts[rows["chunk"]] + rows["place"], rows["alpha"])
+                    del rows
+                elif before.last:
                     self._active.adopt(group)
                 else:
                     self._active.append_all(group)
-                del group, table, order
+                del group
             before.close()
         self._active = self._new_active()
 

@@ -314,7 +314,7 @@ class Streaming(Direct):
 
     def _full_pass(self, snapshot) -> tuple[float, float]:
         """Returns the loss of the snapshot, if there is one, and the largest violation met."""
-        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2, copies=0), 0
+        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2), 0
         self._state["losses"], loss, found = 0.0, 0.0, 0.0
         for arena, _ in self._stream.arenas(self._number):
             if snapshot is not None:
