@@ -8,7 +8,7 @@ taken a minute is not repeated. Text is in the page cache.
 Training only: all of fit() for scikit-learn and Snap ML, on a matrix in memory (dense where half of it is not zero);
 for llsvm the seconds of its run log, from rows in memory to the last certificate. A tenth: memory for a tenth of the
 decoded rows (8 bytes a nonzero and a row), or for five vectors of weights, or 2 MB, whichever is most. Under the
-limit: a control group of version 2 with as much memory as llsvm promises to stay below, page cache included, and the
+limit: a control group with as much memory as llsvm promises to stay below, page cache included, and the
 block set taken out of the page cache before each run; -s block is stopped after a minute (--quick: ten seconds).
 
 Reading all bytes once: from disk means files that are not in the page cache, decoding is `llsvm info --verify` less

@@ -8,6 +8,8 @@ from pathlib import Path
 import peers
 
 GROUP_FILES = "cgroup.controllers", "cgroup.subtree_control"
+NO_SWAP = "memory.swap.max"
+LIMIT_FILES = "memory.max", NO_SWAP, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 
 
 def disk_seconds(path):
@@ -37,12 +39,12 @@ def promised(memory):
 
 @contextmanager
 def memory_group(limit):
-    """A control group of version 2 with this limit, page cache included: (folder, ""), or (None, why there is none)."""
+    """A control group with this limit, page cache included: (folder, ""), or (None, why there is none)."""
     folder, why = _make_group()
     try:
-        if folder:
-            (folder / "memory.max").write_text(str(limit))
-            (folder / "memory.swap.max").write_text("0")
+        for name in LIMIT_FILES if folder else ():
+            if (folder / name).exists():
+                (folder / name).write_text("0" if name == NO_SWAP else str(limit))
         yield folder, why
     finally:
         if folder:
@@ -50,16 +52,26 @@ def memory_group(limit):
 
 
 def _make_group():
+    why = "no control group limits memory on this machine"
+    for root in _group_roots():
+        try:
+            folder = root / f"llsvm-bench-{os.getpid()}"
+            folder.mkdir()
+            return folder, ""
+        except OSError as error:
+            why = f"no control group could be made: {error.strerror}"
+    return None, why
+
+
+def _group_roots():
+    """Where control groups that limit memory can be made: version 2, then version 1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    roots = [Path(folder) for _, folder, kind, *_ in mounts if kind == "cgroup2"]
-    try:
-        if not roots or any("memory" not in (roots[0] / name).read_text().split() for name in GROUP_FILES):
-            return None, "control groups of version 2 limit no memory on this machine"
-        folder = roots[0] / f"llsvm-bench-{os.getpid()}"
-        folder.mkdir()
-    except OSError as error:
-        return None, f"no control group could be made: {error.strerror}"
-    return folder, ""
+    for _, folder, kind, *_ in mounts:
+        if kind == "cgroup2" and all("memory" in (Path(folder) / name).read_text().split() for name in GROUP_FILES):
+            yield Path(folder)
+    for _, folder, kind, options, *_ in mounts:
+        if kind == "cgroup" and "memory" in options.split(","):
+            yield Path(folder)
 
 
 def within(folder, command):
