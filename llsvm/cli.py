@@ -19,7 +19,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 def n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from llsvm import memory
+
+    return memory.usable_cores()
 
 
 def budget(text: str | None) -> int:

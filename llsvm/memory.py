@@ -1,8 +1,9 @@
-"""The byte budget: what this process may use, what it promised, what it used."""
+"""What this process may use: the byte budget, what it promised, what it used; and the cores."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import resource
@@ -38,26 +39,47 @@ def format_size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TB"
 
 
-def _cgroup_limits():
-    """Every memory limit on the way from this process's control group to the root, versions 1 and 2."""
+def _cgroup_folders(controller: str):
+    """(folder, version) on the way from this process's control group to the root, versions 1 and 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, name = Path("/sys/fs/cgroup"), "memory.max"
-        elif "memory" in controllers.split(","):
-            root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        root = Path(f"/sys/fs/cgroup/{controllers and controller}")
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):
-                yield int((folder / name).read_text())
+            yield folder, 1 if controllers else 2
             if folder == root:
                 break
+
+
+def _cgroup_limits():
+    """Every memory limit of the control groups."""
+    for folder, version in _cgroup_folders("memory"):
+        with suppress(OSError, ValueError):
+            yield int((folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text())
+
+
+def _cgroup_cores():
+    """Every limit of the control groups on processor time, in cores."""
+    for folder, version in _cgroup_folders("cpu"):
+        with suppress(OSError, ValueError):
+            if version == 2:
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+            else:
+                quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            if quota > 0 < period:
+                yield quota / period
+
+
+def usable_cores() -> int:
+    """Cores this process may use: those it may run on, or fewer where a control group says so."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min([allowed, *_cgroup_cores()])))
 
 
 def usable() -> int:

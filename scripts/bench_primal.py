@@ -123,9 +123,9 @@ def measure(path, options, folder, judge):
 
 
 def n_cores():
-    from llsvm import cli
+    from llsvm import memory
 
-    return cli.n_cores()
+    return memory.usable_cores()
 
 
 def pegasos_commands(blocks, options, folder, threads):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llsvm import memory
 from llsvm.core import UsageError
-from llsvm.memory import FLOOR, MB, enough, format_size, parse_size, promised, usable, working
+from llsvm.memory import FLOOR, MB, enough, format_size, parse_size, promised, usable, usable_cores, working
 
 GB = 1 << 30
 
@@ -124,6 +124,27 @@ def system(tmp_path, monkeypatch):
 def test_the_tightest_limit_of_the_control_groups_counts(system, groups, limits, expected):
     system(groups, limits)
     assert usable() == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/a/b\n", {"a/b/cpu.max": "300000 100000\n"}, 3),
+        ("0::/a/b\n", {"a/b/cpu.max": "300000 100000\n", "a/cpu.max": "150000 100000\n"}, 2),
+        ("0::/a\n", {"a/cpu.max": "10000 100000\n"}, 1),
+        ("0::/a\n", {"a/cpu.max": "9900000 100000\n"}, 8),
+        ("0::/a\n", {"a/cpu.max": "nonsense\n"}, 8),
+        ("5:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "200000\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 2),
+        ("5:cpu:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 8),
+        ("5:cpu:/x\n", {"cpu/x/cpu.cfs_quota_us": "200000\n"}, 8),
+    ],
+)  # fmt: skip
+def test_the_control_groups_limit_the_cores(system, monkeypatch, groups, limits, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    system(groups, limits)
+    assert usable_cores() == expected
 
 
 def test_without_control_groups_physical_memory_counts(system):
