@@ -1,8 +1,10 @@
 """Weights of a model as text, `%.17g` and a blank behind each, and back."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
+
+from _sparse cimport radix_sort
 
 
 def format_weights(const double[:, ::1] weights, char[::1] out):
@@ -43,3 +45,10 @@ def parse_weights(bytes text, int64_t start, double[::1] weights):
                 p = behind
             k += 1
     return k, p - first
+
+
+def sort_ids(int64_t[::1] ids, int32_t[::1] places, int64_t[::1] spare_ids, int32_t[::1] spare_places):
+    """Sorts ids, all different, and with them their places, by means of spare arrays of the same length."""
+    if ids.shape[0]:
+        with nogil:
+            radix_sort(&ids[0], &places[0], ids.shape[0], &spare_ids[0], &spare_places[0])

@@ -26,6 +26,11 @@ ctypedef fused value_t:
     float
     double
 
+ctypedef fused item_t:
+    float
+    double
+    int32_t
+
 ctypedef fused key_t:
     int32_t
     int64_t
@@ -235,13 +240,13 @@ cdef inline void sort_by_rank(
 
 
 cdef inline void radix_sort(
-    key_t* keys, value_t* values, Py_ssize_t n, key_t* spare_keys, value_t* spare_values
+    key_t* keys, item_t* items, Py_ssize_t n, key_t* spare_keys, item_t* spare_items
 ) noexcept nogil:
-    """Sorts non-negative keys, values alongside, with a spare row of n."""
+    """Sorts non-negative keys, items alongside, with a spare row of n."""
     cdef int32_t[256] start
     cdef key_t largest = 0
     cdef key_t* other_keys
-    cdef value_t* other_values
+    cdef item_t* other_items
     cdef Py_ssize_t k
     cdef int shift = 0, digit
     cdef int32_t total, count
@@ -259,20 +264,20 @@ cdef inline void radix_sort(
         for k in range(n):
             digit = (keys[k] >> shift) & 255
             spare_keys[start[digit]] = keys[k]
-            spare_values[start[digit]] = values[k]
+            spare_items[start[digit]] = items[k]
             start[digit] += 1
         other_keys = keys
         keys = spare_keys
         spare_keys = other_keys
-        other_values = values
-        values = spare_values
-        spare_values = other_values
+        other_items = items
+        items = spare_items
+        spare_items = other_items
         shift += 8
         if shift == 8 * sizeof(key_t):
             break
     if (shift // 8) & 1:
         memcpy(spare_keys, keys, n * sizeof(key_t))
-        memcpy(spare_values, values, n * sizeof(value_t))
+        memcpy(spare_items, items, n * sizeof(item_t))
 
 
 cdef inline void sort_distinct(

@@ -343,7 +343,7 @@ def number(
 ):
     """Features by order of first appearance: features[k] = the number of ids[k], new ids being appended to known.
 
-    An id below direct.shape[0] is looked up there (-1: not seen), any other in the open-addressing table of the
+    An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table of the
     hashed arrays (id 0: empty), kept at most half full. Returns (k, n_known, n_hashed), k < len(ids) where a table
     is full: the caller enlarges it and calls again from k.
     """
@@ -355,12 +355,12 @@ def number(
         while k < n:
             id = ids[k]
             if id < limit:
-                feature = direct[id]
+                feature = direct[id] - 1
                 if feature < 0:
                     if n_known == room:
                         break
                     feature = <int32_t>n_known
-                    direct[id] = feature
+                    direct[id] = feature + 1
                     known[n_known] = id
                     n_known += 1
             else:

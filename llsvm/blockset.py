@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -289,7 +289,7 @@ class BlockSet:
         self.header = header
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
         self.dtype = np.dtype(header["values"])
-        self.blocks = [BlockFile(**block) for block in header["blocks"]]
+        self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], {}
         self._list_chunks()
 
     def _list_chunks(self) -> None:
@@ -328,10 +328,10 @@ class BlockSet:
 
     def ask_for(self, chunk: int) -> None:
         """Tells the system that this chunk will be read soon."""
-        path, place = self.path / self.blocks[self.chunk_block[chunk]].file, int(self._offsets[chunk])
+        place, size = int(self._offsets[chunk]), int(self.chunk_bytes[chunk])
         if hasattr(os, "posix_fadvise"):
-            with suppress(OSError), open(path, "rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
+            with suppress(OSError), self._opened(self.blocks[self.chunk_block[chunk]].file) as descriptor:
+                os.posix_fadvise(descriptor, place, size, os.POSIX_FADV_WILLNEED)
 
     def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
         """The compressed bytes of a chunk, into room of as many."""
@@ -352,14 +352,22 @@ class BlockSet:
     def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
         path, done = self.path / name, 0
         try:
-            with open(path, "rb", buffering=0) as file:
-                while done < len(room) and (more := os.preadv(file.fileno(), [room[done:]], offset + done)):
+            with self._opened(name) as descriptor:
+                while done < len(room) and (more := os.preadv(descriptor, [room[done:]], offset + done)):
                     done += more
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}", REPAIR) from None
         if done < len(room):
             raise DataError(f"{path}: truncated, {len(room)} bytes expected at byte {offset}, {done} read", REPAIR)
         return room
+
+    @contextmanager
+    def _opened(self, name: str):
+        """A descriptor of this file, which stays open unless there are many."""
+        file = self._files.get(name) or open(self.path / name, "rb", buffering=0)  # noqa: SIM115
+        if len(self._files) < OPEN_FILES:
+            self._files[name] = file
+        yield file.fileno()
 
 
 class Decoder:

@@ -21,6 +21,7 @@ import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +62,10 @@ class Model:
 def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, info) -> Model:
     """A model from weights by feature number: (features + 1, columns), the last row being the bias's. Sorts the ids."""
     bias_weights = weights[-1].copy() if bias >= 0 else None
-    order = np.argsort(feature_ids)
-    feature_ids.sort()
+    order = np.arange(len(feature_ids), dtype=np.int32)
+    _model.sort_ids(feature_ids, order, np.empty_like(feature_ids), np.empty_like(order))
     n_ids = int(feature_ids[-1]) if len(feature_ids) else 0
-    return Model(solver_type, labels, weights[order], n_ids, bias, bias_weights, feature_ids, zero_based, info)
+    return Model(solver_type, labels, weights.take(order, 0), n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
 def save(model: Model, output: Output, threads: int = 1) -> None:
@@ -85,7 +86,9 @@ def _lines(model: Model, threads: int):
         f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
         f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
-    yield from _lines_by_id(model) if by_id else in_order(_weight_lines, _dense_batches(model), threads)
+    step = max(1, BATCH // model.n_columns)
+    starts = range(0, len(model.ids) if by_id else model.n_ids, step)
+    yield from in_order(partial(_lines_by_id if by_id else _dense_lines, model, step), starts, threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
 
@@ -107,26 +110,21 @@ def _weight_lines(weights: np.ndarray) -> bytes:
     return room[: _model.format_weights(np.ascontiguousarray(weights), room.view("c"))].tobytes()
 
 
-def _dense_batches(model: Model):
-    """The weights of ids 1, 2, 3, ... in batches, with zeros for ids not in use."""
-    step = max(1, BATCH // model.n_columns)
-    for start in range(0, model.n_ids, step):
-        end = min(start + step, model.n_ids)
-        if model.ids is None:
-            yield model.weights[start:end]
-            continue
-        first, last = np.searchsorted(model.ids, (start + 1, end + 1))
-        batch = np.zeros((end - start, model.n_columns))
-        batch[model.ids[first:last] - 1 - start] = model.weights[first:last]
-        yield batch
+def _dense_lines(model: Model, step: int, start: int) -> bytes:
+    """The weights of so many ids from start + 1 on, with zeros for ids not in use."""
+    end = min(start + step, model.n_ids)
+    if model.ids is None:
+        return _weight_lines(model.weights[start:end])
+    first, last = np.searchsorted(model.ids, (start + 1, end + 1))
+    batch = np.zeros((end - start, model.n_columns))
+    batch[model.ids[first:last] - 1 - start] = model.weights[first:last]
+    return _weight_lines(batch)
 
 
-def _lines_by_id(model: Model):
-    step = max(1, BATCH // model.n_columns)
-    for start in range(0, len(model.ids), step):
-        ids = model.ids[start : start + step].tolist()
-        lines = _weight_lines(model.weights[start : start + step]).splitlines(True)
-        yield b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
+def _lines_by_id(model: Model, step: int, start: int) -> bytes:
+    ids = model.ids[start : start + step].tolist()
+    lines = _weight_lines(model.weights[start : start + step]).splitlines(True)
+    return b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 
 def _is_int32(label: str) -> bool:

@@ -219,7 +219,9 @@ class Prefetcher:
         for arena in arenas:
             self.release(arena)
 
-    def _fill(self, arena: Arena, group: list[int]) -> tuple[Arena, list[int]]:
+    def _fill(self, arena: Arena, group: list[int], soon: list[int]) -> tuple[Arena, list[int]]:
+        for chunk in soon:
+            self.blocks.ask_for(chunk)
         decoder = self._decoders.pop()
         arena.clear()
         for chunk in group:
@@ -241,15 +243,15 @@ class Prefetcher:
         return arena, group
 
     def release(self, arena: Arena) -> None:
+        soon = []
         while self._n_ahead < READ_AHEAD and (group := next(self._plan, None)) is not None:
             self._planned.append(group)
             self._n_ahead += self._bytes_of(group)
-            for chunk in group:
-                self.blocks.ask_for(chunk)
+            soon += group
         if self._planned:
             group = self._planned.popleft()
             self._n_ahead -= self._bytes_of(group)
-            self._filling.append(self._pool.submit(self._fill, arena, group))
+            self._filling.append(self._pool.submit(self._fill, arena, group, soon))
 
     def _bytes_of(self, group: list[int]) -> int:
         return int(self.blocks.chunk_bytes[group].sum())

@@ -282,7 +282,7 @@ class FeatureMap:
     def __init__(self, memory: int = 1 << 32):
         self._memory = memory
         self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
-        self._direct = np.full(1 << 12, -1, np.int32)
+        self._direct = np.zeros(1 << 12, np.int32)
         self._hashed_ids = np.zeros(1 << 10, np.int64)
         self._hashed_features = np.zeros(1 << 10, np.int32)
         self._known = np.empty(1 << 12, np.int64)
@@ -302,7 +302,7 @@ class FeatureMap:
         if len(self._features) < len(ids):
             self._features = np.empty(len(ids), np.int32)
         if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
-            self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()), -1)
+            self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()))
         done = 0
         while True:
             done, self.n_features, self._n_hashed = _text.number(
@@ -321,15 +321,16 @@ class FeatureMap:
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == len(self._known):
-            self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)), 0)
+            self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)))
         if self._n_hashed >= len(self._hashed_ids) // 2:
             self._hashed_ids = np.zeros(2 * len(self._hashed_ids), np.int64)
             self._hashed_features = np.zeros(len(self._hashed_ids), np.int32)
             _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
 
 
-def _enlarged(array: np.ndarray, size: int, fill: int) -> np.ndarray:
-    larger = np.full(size, fill, array.dtype)
+def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
+    """Zeros behind it take no memory before they are used."""
+    larger = np.zeros(size, array.dtype)
     larger[: len(array)] = array
     return larger
 

@@ -18,7 +18,7 @@ WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
 # Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
-BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 32
+BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 64
 COPIED_SHARE = 0.25  # of a batch: w is copied for every batch, where it takes no more
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 SPARE_ARENAS = 4  # more than two arenas only where all of them take at most so much less than what there is
