@@ -33,6 +33,7 @@ from llsvm.files import Output
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
 BATCH = 1 << 16
+SHORT_PART = 1 << 17  # lines of weights that one thread reads as fast as several
 TWO_COLUMN_SOLVERS = {"MCSVM_CS"}
 
 
@@ -134,7 +135,7 @@ def _is_int32(label: str) -> bool:
         return False
 
 
-def load(path: str) -> Model:
+def load(path: str, threads: int = 1) -> Model:
     """A model of ours or of LIBLINEAR's; anything incomplete or altered is refused."""
     try:
         text = Path(path).read_bytes()
@@ -155,7 +156,8 @@ def load(path: str) -> Model:
     if "w_by_id" in header:
         ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
     else:
-        ids, (weights, bias_weights) = None, _weights(path, text, start, n_features, n_columns, bias, bool(info))
+        ids, shape = None, (n_features + (bias >= 0), n_columns)
+        weights, bias_weights = _weights(path, text, start, shape, bias, bool(info), threads)
     return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, info.pop("zero_based", False), info)
 
 
@@ -192,17 +194,33 @@ def _trailer(path: str, text: bytes) -> dict:
     return json.loads(ours)
 
 
-def _weights(path, text, start, n_features, n_columns, bias, ours):
-    n_rows = n_features + (bias >= 0)
+def _weights(path, text, start, shape, bias, ours, threads):
+    n_rows, n_columns = shape
     if n_rows * n_columns * 2 > len(text) - start:
         raise DataError(f"{path}: cut short, {n_rows * n_columns} weights expected")
-    weights = np.empty((n_rows, n_columns))
-    found, end = _model.parse_weights(text, start, weights.ravel())
+    weights = np.empty(shape)
+    end = _parse_together(text, start, weights, min(threads, n_rows // SHORT_PART))
+    found, end = (weights.size, end) if end else _model.parse_weights(text, start, weights.ravel())
     if found < weights.size:
         raise DataError(f"{path}: cut short or damaged, {weights.size} weights expected, {found} found")
     if not ours and text[end:].strip():
         raise DataError(f"{path}: cut short in its last line, or damaged", "train again, or fetch the whole file")
     return (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
+
+
+def _parse_together(text: bytes, start: int, weights: np.ndarray, n_parts: int) -> int:
+    """Fills weights by a thread for each part, if a line has those of a feature; returns where they end, or else 0."""
+    if n_parts < 2:
+        return 0
+    cuts = [text.find(b"\n", start + part * (len(text) - start) // n_parts) + 1 for part in range(1, n_parts)]
+    starts = [start, *cuts]
+    with ThreadPoolExecutor(n_parts) as pool:
+        counts = pool.map(partial(_model.count_lines, text), starts[:-1], cuts)
+        parts = np.split(weights, np.cumsum(list(counts)))
+        found = list(pool.map(partial(_model.parse_weights, text), starts, [part.ravel() for part in parts]))
+    whole = all(count == part.size for (count, _), part in zip(found, parts, strict=True))
+    apart = all(behind <= cut and not text[behind:cut].strip() for (_, behind), cut in zip(found, cuts, strict=False))
+    return found[-1][1] if whole and apart else 0
 
 
 def _weights_by_id(path, text, start, n_columns, bias):

@@ -20,7 +20,7 @@ def predict_labels(test, model_path, target, with_scores, zero_based, quiet, thr
     """Writes a label for every row of `test` and says how many were right."""
     if any(same_file(target, path) for path in (test, model_path)):
         raise UsageError(f"{target} is also TEST or MODEL; it was left alone")
-    predictor = Predictor(models.load(model_path))
+    predictor = Predictor(models.load(model_path, threads))
     rows = correct = 0
     console = Console(quiet)
     with Output(target) as output:

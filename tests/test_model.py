@@ -9,6 +9,7 @@ import pytest
 from liblinear import liblinearutil
 from problems import arrays, make_rows, read_model, write_text
 
+from llsvm import model as model_module
 from llsvm.core import LlsvmError
 from llsvm.evaluate import Predictor
 from llsvm.files import Output
@@ -71,6 +72,23 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_saved_is_loaded(tmp_path, name):
     assert_same(load(save_to(tmp_path / "model", MODELS[name])), MODELS[name])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_several_threads_load_the_same(tmp_path, monkeypatch, name, threads):
+    monkeypatch.setattr(model_module, "SHORT_PART", 1)
+    assert_same(load(save_to(tmp_path / "model", MODELS[name]), threads), MODELS[name])
+
+
+@pytest.mark.parametrize("lines", ["1 2 \n\n3 \n4 \n", "\n\n1 2 3 4 \n", "1 2 3 4 \n\n\n\n", "1 \n2 3 \n\n4 \n",
+                                   "1 2 \n3 \n4 \n\n"])  # fmt: skip
+def test_lines_that_are_not_those_of_features_are_read_all_the_same(tmp_path, monkeypatch, lines):
+    monkeypatch.setattr(model_module, "SHORT_PART", 1)
+    header = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 4\nbias -1\nw\n"
+    (tmp_path / "model").write_text(header + lines)
+    for threads in (1, 2, 4):
+        assert load(str(tmp_path / "model"), threads).weights.ravel().tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["no bias", "bias", "three columns", "more than a batch"])
