@@ -343,9 +343,9 @@ def number(
 ):
     """Features by order of first appearance: features[k] = the number of ids[k], new ids being appended to known.
 
-    An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table of the
-    hashed arrays (id 0: empty), kept at most half full. Returns (k, n_known, n_hashed), k < len(ids) where a table
-    is full: the caller enlarges it and calls again from k.
+    An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table
+    of the hashed arrays (id 0: empty), kept at most half full. Returns (k, n_known, n_hashed), k < len(ids) where a
+    table is full: the caller enlarges it and calls again from k.
     """
     cdef Py_ssize_t k = start, n = ids.shape[0]
     cdef int64_t id, limit = direct.shape[0], room = known.shape[0], hash_room = hashed_ids.shape[0] // 2

@@ -97,29 +97,25 @@ class ActiveRows:
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Frame] = []
         self._resident, self._spare, self._held, self._file, self._end = None, None, 0, None, 0
-        self.n_rows, self.last, self.alone = 0, False, True
+        self.n_rows, self.alone = 0, True
 
     def _size(self, segment) -> int:
         # A table and an order of visits, of the group and of every copy.
         per_row = (1 + self.copies) * (ROW.itemsize + 4) + 32 * segment.n_columns
         return segment.n_bytes + segment.n_rows * per_row
 
-    @property
-    def n_groups(self) -> int:
-        """Of all rows, about."""
-        return -(-sum(map(self._size, self._segments)) // max(1, self.memory))
-
     def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None) -> None:
         """Takes copies of these rows, or of those chosen by a mask; alphas[r] are the dual variables of the r-th."""
         chosen = np.ones(len(rows), bool) if chosen is None else chosen
         self.n_rows += len(alphas)
         while len(alphas):
-            segment = self._open_segment(int(rows["length"].max()), alphas.shape[1])
+            longest = int(rows["length"].max(where=chosen, initial=0))
+            segment = self._open_segment(longest, alphas.shape[1])
             before = self._size(segment)
             taken, seen = segment.take(rows, chosen, alphas)
             self._held += self._size(segment) - before
             rows, chosen, alphas = rows[seen:], chosen[seen:], alphas[taken:]
-            if segment.full and self._spilling or self._held > self.memory:
+            if segment.full and (self._spilling or self._held + segment.room > self.memory):
                 self._spill()
 
     def _open_segment(self, length: int, n_columns: int) -> _Segment:
@@ -139,9 +135,8 @@ class ActiveRows:
         self.append(group.table, group.alphas)
 
     def adopt(self, group: Group) -> None:
-        """Keeps a group, the last of all, where it is."""
-        self._resident = group
-        self.n_rows += len(group.table)
+        """Keeps a group, which is all there is, where it is."""
+        self._resident, self.n_rows = group, len(group.table)
 
     def tables(self) -> list[np.ndarray]:
         """The rows that are in memory, as they can be swept where they are: their dual variables are in the rows."""
@@ -170,12 +165,11 @@ class ActiveRows:
 
     def groups(self, keep: bool = False):
         """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
-        are gone from here. `last` then says whether there are no more, `alone` whether there are no others."""
+        are gone from here. alone: there is but one."""
         if self._resident:
-            self.last = self.alone = not self._segments
             group, self._resident = self._resident, None
             yield group
-            del group
+            return
         if self._file and keep:
             self._spill()
         segments = self._segments.copy() if keep else self._segments
@@ -186,8 +180,7 @@ class ActiveRows:
             while segments and (not loaded or held + self._size(segments[0]) <= self.memory):
                 held += self._size(segments[0])
                 loaded.append(self._load(segments.pop(0)))
-            self.last = not segments
-            self.alone = self.alone and self.last
+            self.alone = self.alone and not segments
             yield _joined(loaded)
 
     def parts(self, most: int):
@@ -212,10 +205,9 @@ class ActiveRows:
                                        np.empty(size, np.uint8), "the temporary file of active rows")
         except DataError as error:
             raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
-        data = np.frombuffer(payload, np.uint8, n_data, n_table)
-        table = copied(np.frombuffer(payload, ROW, segment.n_rows))
-        table["data"] += data.ctypes.data
-        alphas = np.frombuffer(payload, np.float64, offset=n_table + n_data).reshape(segment.n_rows, segment.n_columns)
+        table, data = copied(payload[:n_table].view(ROW)), payload[n_table : n_table + n_data].copy()
+        table["data"] += np.uint64(data.ctypes.data)
+        alphas = payload[n_table + n_data :].view(np.float64).reshape(segment.n_rows, segment.n_columns).copy()
         return table, alphas[:, self._columns(segment.n_columns)], data
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ MAX_BLOCKS = 4096
 # A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
 CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
 OPEN_CHUNKS = 128 * MB
-OPEN_FILES = 256
+OPEN_FILES, KEPT_OPEN = 256, 64  # that are written, that are read
 # Chunks that wait to be encoded beyond one a thread, and chunks' worth of memory set aside for all that.
 ENCODING_AHEAD, ENCODING_THREADS, IN_FLIGHT = 4, 8, 16
 # Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
@@ -68,7 +69,7 @@ class Codec(threading.local):
             if not 0 <= size <= len(room):
                 raise DataError(f"{where}: corrupt data (of an impossible size)", REPAIR)
             with self._decompressor.stream_reader(frame) as reader:
-                if reader.readinto(room) != size or reader.read(1):  # which sees to the checksum
+                if reader.readinto(room) != size or reader.read(1):  # to the end of the frame, its checksum
                     raise DataError(f"{where}: corrupt data (not of the size it says)", REPAIR)
         except zstandard.ZstdError as error:
             raise DataError(f"{where}: corrupt data ({error})", REPAIR) from None
@@ -290,6 +291,7 @@ class BlockSet:
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
         self.dtype = np.dtype(header["values"])
         self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], {}
+        self.read_seconds = 0.0
         self._list_chunks()
 
     def _list_chunks(self) -> None:
@@ -350,11 +352,12 @@ class BlockSet:
         return Block(codes, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), features, values)
 
     def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
-        path, done = self.path / name, 0
+        path, done, began = self.path / name, 0, time.perf_counter()
         try:
             with self._opened(name) as descriptor:
                 while done < len(room) and (more := os.preadv(descriptor, [room[done:]], offset + done)):
                     done += more
+            self.read_seconds += time.perf_counter() - began
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}", REPAIR) from None
         if done < len(room):
@@ -363,11 +366,19 @@ class BlockSet:
 
     @contextmanager
     def _opened(self, name: str):
-        """A descriptor of this file, which stays open unless there are many."""
-        file = self._files.get(name) or open(self.path / name, "rb", buffering=0)  # noqa: SIM115
-        if len(self._files) < OPEN_FILES:
-            self._files[name] = file
-        yield file.fileno()
+        """A descriptor of this file; the first files stay open."""
+        if name not in self._files and len(self._files) >= KEPT_OPEN:
+            with open(self.path / name, "rb", buffering=0) as file:
+                yield file.fileno()
+            return
+        if name not in self._files:
+            self._files.setdefault(name, open(self.path / name, "rb", buffering=0))  # noqa: SIM115
+        yield self._files[name].fileno()
+
+    def close(self) -> None:
+        """Closes all files; they are opened again when needed."""
+        while self._files:
+            self._files.popitem()[1].close()
 
 
 class Decoder:

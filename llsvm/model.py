@@ -65,8 +65,12 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
     bias_weights = weights[-1].copy() if bias >= 0 else None
     order = np.arange(len(feature_ids), dtype=np.int32)
     _model.sort_ids(feature_ids, order, np.empty_like(feature_ids), np.empty_like(order))
+    in_order_of_ids = np.empty((len(order), weights.shape[1]))
+    for start in range(0, len(order), BATCH):  # NumPy makes its places 64-bit numbers
+        part = slice(start, start + BATCH)
+        weights.take(order[part], 0, in_order_of_ids[part], "clip")
     n_ids = int(feature_ids[-1]) if len(feature_ids) else 0
-    return Model(solver_type, labels, weights.take(order, 0), n_ids, bias, bias_weights, feature_ids, zero_based, info)
+    return Model(solver_type, labels, in_order_of_ids, n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
 def save(model: Model, output: Output, threads: int = 1) -> None:
@@ -89,7 +93,8 @@ def _lines(model: Model, threads: int):
     ).encode("ascii")
     step = max(1, BATCH // model.n_columns)
     starts = range(0, len(model.ids) if by_id else model.n_ids, step)
-    yield from in_order(partial(_lines_by_id if by_id else _dense_lines, model, step), starts, threads)
+    lines = partial(_lines_by_id if by_id else _dense_lines, model, step)
+    yield from map(lines, starts) if by_id else in_order(lines, starts, threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
 

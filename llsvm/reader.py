@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -149,6 +150,7 @@ def load(blocks: BlockSet, threads: int) -> Resident:
 
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
         data = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
+    blocks.close()
     return Resident(table, data, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
 
 
@@ -213,48 +215,66 @@ class Prefetcher:
     def __init__(self, blocks: BlockSet, arenas: list[Arena], plan):
         n_threads = max(1, len(arenas) - 1)
         self.blocks, self._plan, self._planned, self._n_ahead = blocks, iter(plan), deque(), 0
+        self._most_ahead = min(READ_AHEAD, int(blocks.chunk_bytes.sum()))
         self.bytes_read, self.wait = 0, 0.0
         self._decoders = [Decoder(blocks) for _ in range(n_threads)]
         self._pool, self._filling = ThreadPoolExecutor(n_threads, thread_name_prefix="read"), deque()
         for arena in arenas:
             self.release(arena)
 
-    def _fill(self, arena: Arena, group: list[int], soon: list[int]) -> tuple[Arena, list[int]]:
-        for chunk in soon:
-            self.blocks.ask_for(chunk)
+    def _fill(self, arena: Arena, group: list[int], soon: list[int], filled: SimpleQueue) -> None:
         decoder = self._decoders.pop()
-        arena.clear()
-        for chunk in group:
-            arena.add(*decoder.decode(chunk), chunk)
-        self._decoders.append(decoder)
-        return arena, group
+        try:
+            for chunk in soon:
+                self.blocks.ask_for(chunk)
+            arena.clear()
+            for chunk in group:
+                arena.add(*decoder.decode(chunk), chunk)
+            filled.put((arena, group))
+        except BaseException as error:
+            filled.put(error)
+        finally:
+            self._decoders.append(decoder)
 
     @property
     def ready(self) -> bool:
         """Whether the next group is there."""
-        return self._filling[0].done()
+        return not self._filling[0].empty()
 
     def next(self) -> tuple[Arena, list[int]]:
         """The next group as (arena, chunks)."""
         start = time.perf_counter()
-        arena, group = self._filling.popleft().result()
+        item = self._filling.popleft().get()
         self.wait += time.perf_counter() - start
+        if isinstance(item, BaseException):
+            raise item
+        arena, group = item
         self.bytes_read += self._bytes_of(group)
         return arena, group
 
     def release(self, arena: Arena) -> None:
-        soon = []
-        while self._n_ahead < READ_AHEAD and (group := next(self._plan, None)) is not None:
+        if not self._planned:
+            self._look_ahead(1)
+        if not self._planned:
+            return
+        group = self._planned.popleft()
+        self._n_ahead -= self._bytes_of(group)
+        soon = self._look_ahead(self._most_ahead)
+        self._filling.append(SimpleQueue())  # which, unlike a Future, is safe from what a signal raises in it
+        self._pool.submit(self._fill, arena, group, soon, self._filling[-1])
+
+    def _look_ahead(self, n_bytes: int) -> list[int]:
+        """Plans groups until they have so many bytes; returns the chunks of the new ones."""
+        chunks = []
+        while self._n_ahead < n_bytes and (group := next(self._plan, None)) is not None:
             self._planned.append(group)
             self._n_ahead += self._bytes_of(group)
-            soon += group
-        if self._planned:
-            group = self._planned.popleft()
-            self._n_ahead -= self._bytes_of(group)
-            self._filling.append(self._pool.submit(self._fill, arena, group, soon))
+            chunks += group
+        return chunks
 
     def _bytes_of(self, group: list[int]) -> int:
         return int(self.blocks.chunk_bytes[group].sum())
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self.blocks.close()

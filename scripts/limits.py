@@ -67,7 +67,8 @@ def _group_roots():
     """Where control groups that limit memory can be made: version 2, then version 1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     for _, folder, kind, *_ in mounts:
-        if kind == "cgroup2" and all("memory" in (Path(folder) / name).read_text().split() for name in GROUP_FILES):
+        files = [Path(folder) / name for name in GROUP_FILES]
+        if kind == "cgroup2" and all(file.exists() and "memory" in file.read_text().split() for file in files):
             yield Path(folder)
     for _, folder, kind, options, *_ in mounts:
         if kind == "cgroup" and "memory" in options.split(","):

@@ -173,7 +173,7 @@ def test_sub_problems_that_fit_memory_are_algorithm_2(texts, monkeypatch):
 
     monkeypatch.setattr(active.ActiveRows, "groups", recorded)
     alike = {"1": 1.0, "-1": 1.0}  # with weights, no third class is waited for, and no row kept for it
-    result = shrink(texts.text, bias=1.0, inner=5, memory=100_000, tolerance=1e-6, weights=alike)
+    result = shrink(texts.text, bias=1.0, inner=5, memory=85_000, tolerance=1e-6, weights=alike)
     counts = [len(rows) for rows in met]
     assert counts[0] >= 3 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
     places = ([np.searchsorted(np.sort(np.concatenate(rows)), group) for group in rows] for rows in met)
@@ -506,10 +506,9 @@ def test_active_rows_come_back_as_they_were(dtype, memory):
         (int(codes[row]), 3, row % 300, X[row].indices.tolist(), X[row].data.tolist(), alphas[row].tolist())
         for row in range(900)
     ]
-    assert rows.n_groups > 1 or memory == 1 << 30
     found = contents(rows.groups(), dtype)
     assert (found == expected) if memory == 1 << 30 else (sorted(found) == sorted(expected))
-    assert rows.last and rows.alone == (memory == 1 << 30)
+    assert rows.alone == (memory == 1 << 30)
     rows.close()
 
 

@@ -1,6 +1,7 @@
 """What every solver of the table owes: a certificate that holds, every row once a pass, one answer for a seed; those
 that are exact, steady progress to the optimum too."""
 
+import itertools
 import os
 import re
 import threading
@@ -15,9 +16,11 @@ from liblinear.liblinearutil import solver_names
 from problems import Rows, block_bytes, make_rows, objective, split, write_text
 
 from llsvm import solvers, train
-from llsvm.blockset import Decoder
+from llsvm.active import ActiveRows
+from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
 from llsvm.memory import parse_size
+from llsvm.reader import rows_bytes
 from llsvm.solvers import SOLVERS, dual_cd, exact
 
 TOLERANCE = 1e-3
@@ -387,6 +390,48 @@ def test_the_solver_sweeps_while_a_slow_disk_reads(rows, solve, slow_disk, solve
     assert slow_disk() > len(fitted.passes)
     assert fitted.outcome.reason == "converged"
     assert primal(rows, fitted, solver) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-9)
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Of groups of active rows, by pass."""
+    groups, counted = ActiveRows.groups, []
+
+    def count(self):
+        counted.append(0)
+        for group in groups(self):
+            counted[-1] += 1
+            yield group
+            del group
+
+    monkeypatch.setattr(ActiveRows, "groups", count)
+    return counted
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3], ids=["several groups", "one group"])
+@pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
+def test_the_dual_variables_that_are_kept_are_those_of_w(texts, request, counts, share, slow):
+    """Whichever way the active rows took: memory, the file, sweeps while the disk was waited for."""
+    swept = request.getfixturevalue("slow_disk") if slow else lambda: 1
+    blocks = BlockSet(texts.blocks)
+    smallest = 2 * int(rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, 4).max()) + 32 * blocks.n_features
+    config = train.Config(bias=1.0, tolerance=1e-6, threads=2, memory=smallest + int(share * 8 * texts.X.nnz))
+    solver = train.start(blocks, config)
+    assert not any(stats.finished for stats in itertools.islice(solver.passes(), 3))
+    assert len(counts) == 3 and max(counts) >= 3 if share == 0.02 else counts == [1, 1, 1]
+    assert swept() > 0
+    rows, y = np.zeros((blocks.n_rows, blocks.n_features + 1)), []
+    for chunk, start in zip(range(blocks.n_chunks), np.cumsum([0, *blocks.chunk_rows]), strict=False):
+        block = blocks.load_chunk(chunk)
+        X = scipy.sparse.csr_matrix((block.values, block.features, block.indptr), (block.n_rows, blocks.n_features))
+        rows[start : start + block.n_rows, :-1] = X.toarray()
+        y.extend(solver.problem.signs[block.codes])
+    rows[:, -1] = 1
+    alphas = solver._alphas.read(0, blocks.n_rows).astype(float)
+    expected = alphas * y @ rows
+    np.testing.assert_allclose(solver.w, expected, atol=1e-9)
+    assert alphas.sum() - 0.5 * expected @ expected == pytest.approx(solver.dual, rel=1e-9)
+    solver.close()
 
 
 def test_one_thread_waits_for_a_slow_disk_so_that_its_model_is_always_the_same(solve, slow_disk):

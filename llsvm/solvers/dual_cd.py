@@ -19,9 +19,9 @@ WORTH_CERTIFYING = 20
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
 # Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
 BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 64
-COPIED_SHARE = 0.25  # of a batch: w is copied for every batch, where it takes no more
+COPIED_SHARE, LARGEST_COPY = 0.25, 1 << 20  # w is copied for every batch, if it takes no more of it, and no more bytes
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
-SPARE_ARENAS = 4  # more than two arenas only where all of them take at most so much less than what there is
+ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
 
 
 def float32_box(problem) -> tuple[np.ndarray, bool]:
@@ -47,7 +47,7 @@ class Team:
         row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
         self._most = int(min(_dual_cd.MOST_ROWS, max(SMALLEST_BATCH, BATCH_BYTES / row_bytes)))
         w_size = description.n_features + 1
-        copying = 8 * w_size <= COPIED_SHARE * self._most * row_bytes
+        copying = 8 * w_size <= min(COPIED_SHARE * self._most * row_bytes, LARGEST_COPY)
         self._w_before, self._most_steps = (np.empty(w_size), 0.75) if copying else (None, 0.5)
 
     def sweep(self, steps: float, *arguments) -> int:
@@ -184,9 +184,11 @@ class DualCD:
         known = self.certified or met
         return PassStats(
             number, int(self._state[7]), active, self.certified is not None, known.primal, known.dual,
-            known.relative_gap, self.bytes_read, self.wait, self.compute,
-            finished=bool(self.certified and known.relative_gap <= self.problem.tolerance),
+            known.relative_gap, self.bytes_read, self.wait, self.compute, finished=self._is_done(),
         )
+
+    def _is_done(self) -> bool:
+        return self.certified is not None and bool(self.certified.relative_gap <= self.problem.tolerance)
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """Sees to a certificate for a run that ended for this reason; returns the reason, which may be better now."""
@@ -290,14 +292,14 @@ class Streaming(DualCD):
     def _lay_out(self) -> None:
         """Divides the working memory; see docs/out-of-core.md."""
         blocks, value_size = self.blocks, self.blocks.dtype.itemsize
-        largest = int(blocks.chunk_nonzeros.max()) * (4 + value_size)
+        largest = int((blocks.chunk_nonzeros * (4 + value_size) + 8 * blocks.chunk_rows).max())
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
         smallest_group = self._smallest_group(sizes)
         for n_arenas in range(self._most_arenas(), 1, -1):
             decoding = max(0, 3 * largest * (n_arenas - 1) - BUFFERS)
             fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 32 * blocks.n_chunks
             rest = self.problem.working - fixed
-            if rest >= SPARE_ARENAS * n_arenas * smallest_group:
+            if rest >= ARENAS_SHARE * n_arenas * smallest_group:
                 break
         if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
             self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
@@ -375,14 +377,14 @@ class Streaming(DualCD):
                 rows_left -= self._rows_of(group)
                 self._reader.release(arena)
                 self.problem.progress(1 - rows_left / self.blocks.n_rows)
-            self._end_pass()
+            if snapshot is not None:
+                self._certify(snapshot, loss)
+            self._end_pass(self._is_done())
             self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
             self.compute += time.perf_counter() - start - (self.wait - waited)
             square = half_square(self.w)
             met = Certificate(square + float(self._state[6]), self._dual_at(square))
             estimate = met.relative_gap
-            if snapshot is not None:
-                self._certify(snapshot, loss)
             yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
@@ -409,8 +411,8 @@ class Streaming(DualCD):
     def _after_visit(self, arena: Arena) -> None:
         pass
 
-    def _end_pass(self) -> None:
-        pass
+    def _end_pass(self, done: bool) -> None:
+        """done: this pass was the last."""
 
 
 class Blocks(Streaming):

@@ -18,11 +18,11 @@ from llsvm.solvers.dual_cd import Streaming
 
 GROUP_SHARE = 0.04
 MARGIN = 0.1
-# Sweeps of the active rows after a pass, and visits of them by rows of the data, at most; from so many groups of them
-# on, in two rounds (docs/out-of-core.md).
-SWEEPS, VISITS, TWO_ROUNDS_FROM = 30, 2, 3
-# A disk is slow if the solver has waited for it for so many seconds, and for this share of the time.
+# Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
+SWEEPS, VISITS = 30, 2
+# A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
+ALPHAS_TOGETHER = 1 << 15
 
 
 class Exact(Streaming):
@@ -72,8 +72,9 @@ class Exact(Streaming):
 
     def _use_wait(self) -> bool:
         """Sweeps some of the active rows, if the disk is slow."""
-        waited, elapsed = self._reader.wait, time.perf_counter() - self._began
-        self._slow = self._slow or self.problem.threads > 1 and waited > max(SLOW_SECONDS, SLOW_SHARE * elapsed)
+        waited, enough = self._reader.wait, SLOW_SHARE * (time.perf_counter() - self._began)
+        if self.problem.threads > 1 and waited > max(SLOW_SECONDS, enough) and self.blocks.read_seconds > enough:
+            self._slow = True
         if not self._slow or not (tables := self._active.tables()):
             return False
         self._turn += 1
@@ -85,29 +86,26 @@ class Exact(Streaming):
         for _ in range(sweeps):
             self._sweep(table, order, len(order), len(table))
 
-    def _new_active(self, spilling: bool = False) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, spilling=spilling)
+    def _new_active(self) -> ActiveRows:
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0)
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, done: bool) -> None:
         self._n_active = self._active.n_rows
-        rounds = 2 if self._active.n_groups >= TWO_ROUNDS_FROM else 1
-        sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active)) / rounds
+        if done:
+            return
+        sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
         sweeps = self.problem.inner or max(1, round(sweeps))
-        for rounds_left in range(rounds - 1, -1, -1):
-            before, self._active = self._active, self._new_active(spilling=True)
-            for group in before.groups():
-                self._sweep_all(group.table, sweeps)
-                if rounds_left == 0:
-                    rows = group.table
-                    self._alphas.scatter(self._starts[rows["chunk"]] + rows["place"], rows["alpha"])
-                    del rows
-                elif before.last:
-                    self._active.adopt(group)
-                else:
-                    self._active.append_all(group)
-                del group
-            before.close()
+        for group in self._active.groups():
+            self._sweep_all(group.table, sweeps)
+            self._keep_alphas(group.table)
+            del group
+        self._active.close()
         self._active = self._new_active()
+
+    def _keep_alphas(self, table) -> None:
+        for start in range(0, len(table), ALPHAS_TOGETHER):
+            rows = table[start : start + ALPHAS_TOGETHER]
+            self._alphas.scatter(self._starts[rows["chunk"]] + rows["place"], rows["alpha"])
 
     def close(self) -> None:
         self._active.close()
