@@ -109,8 +109,7 @@ class ActiveRows:
         chosen = np.ones(len(rows), bool) if chosen is None else chosen
         self.n_rows += len(alphas)
         while len(alphas):
-            longest = int(rows["length"].max(where=chosen, initial=0))
-            segment = self._open_segment(longest, alphas.shape[1])
+            segment = self._open_segment(rows, chosen, alphas.shape[1])
             before = self._size(segment)
             taken, seen = segment.take(rows, chosen, alphas)
             self._held += self._size(segment) - before
@@ -118,12 +117,12 @@ class ActiveRows:
             if segment.full and (self._spilling or self._held + segment.room > self.memory):
                 self._spill()
 
-    def _open_segment(self, length: int, n_columns: int) -> _Segment:
-        """One that is not full; an empty one has room for a row of this length."""
+    def _open_segment(self, rows, chosen, n_columns: int) -> _Segment:
+        """One that is not full; an empty one has room for any of the chosen rows."""
         last = self._segments[-1] if self._segments else None
         if isinstance(last, _Segment) and last.n_columns == n_columns and not last.full:
             return last
-        needed = 16 * length + 16
+        needed = 16 * int(rows["length"].max(where=chosen, initial=0)) + 16
         segment, self._spare = self._spare, None
         if segment is None or segment.n_columns != n_columns or segment.room < needed:
             size = min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))

@@ -33,8 +33,8 @@ def budget(text: str | None) -> int:
 
 memory_option = click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  "
                              "[default: half of what it may use]")
-threads_option = click.option("--threads", type=click.IntRange(1, 256), default=n_cores, show_default="all cores it may use",
-                              help="Threads to use.")
+threads_option = click.option("--threads", type=click.IntRange(1, 256), default=n_cores,
+                              show_default="all cores it may use", help="Threads to use.")
 
 
 def _name_weights(arguments: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from llsvm import memory as budgets
 from llsvm import model as models
 from llsvm import train
-from llsvm.blockset import BlockSet
+from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import Interrupted, LlsvmError, UsageError
 from llsvm.files import Output, same_file
 from llsvm.report import Console, RunLog
@@ -237,8 +237,9 @@ def _describe_set(path: str, verify: bool) -> dict:
              "bytes": int(blocks.chunk_bytes.sum())}
     if verify:
         blocks.feature_ids()
+        decoder = Decoder(blocks)
         for chunk in range(blocks.n_chunks):
-            blocks.load_chunk(chunk)
+            decoder.decode(chunk)
         facts["verified"] = f"{blocks.n_chunks} chunks, all checksums right"
     return facts
 

@@ -133,6 +133,12 @@ class DualCD:
         team = self._team if together else None
         return team.sweep(state[9], *arguments) if team else _dual_cd.sweep(*arguments)
 
+    def _sweep_all(self, table, sweeps: int) -> None:
+        """So many visits of all rows of the table; they are no part of a pass."""
+        order = np.arange(len(table), dtype=np.int32)
+        for _ in range(sweeps):
+            self._sweep(table, order, len(order), len(table))
+
     def _solve(self, table, order, inner: int, count_from: int) -> None:
         """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
         active, fresh = len(order), True

@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.core import Certificate, Problem
 from llsvm.evaluate import total_loss
 from llsvm.reader import copied
-from llsvm.solvers.dual_cd import Shrinking
+from llsvm.solvers.dual_cd import Shrinking, half_square
 from llsvm.solvers.one_vs_rest import grown, signs_of
 
 AT_BOUND = 1e-6
@@ -60,9 +60,8 @@ class DualMachine(Shrinking):
 
     def sweep(self, table, alphas, sweeps: int) -> None:
         """Sweeps all rows of a group: those that only other problems keep are visited too."""
-        rows, order = self.own(table, alphas), np.arange(len(table), dtype=np.int32)
-        for _ in range(sweeps):
-            self._sweep(rows, order, len(order), len(rows))
+        rows = self.own(table, alphas)
+        self._sweep_all(rows, sweeps)
         alphas[:] = rows["alpha"]
 
     def begin_look(self) -> None:
@@ -74,7 +73,7 @@ class DualMachine(Shrinking):
         return total_loss(rows, self._seen_w, self._seen_problem, self._kind)
 
     def end_look(self, loss: float) -> Certificate:
-        return Certificate(float(0.5 * self._seen_w @ self._seen_w) + loss, self.dual)
+        return Certificate(half_square(self._seen_w) + loss, self.dual)
 
     def now(self) -> np.ndarray:
         return self.w

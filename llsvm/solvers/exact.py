@@ -81,11 +81,6 @@ class Exact(Streaming):
         self._sweep_all(tables[self._turn % len(tables)], 1)
         return True
 
-    def _sweep_all(self, table, sweeps: int) -> None:
-        order = np.arange(len(table), dtype=np.int32)
-        for _ in range(sweeps):
-            self._sweep(table, order, len(order), len(table))
-
     def _new_active(self) -> ActiveRows:
         return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0)
 
