@@ -138,6 +138,16 @@ def test_several_files_of_mixed_compression_are_one_data_set(run, bare, command)
     assert facts.get("training", facts)["nonzeros"] == np.count_nonzero(TRAINING[0])
 
 
+@pytest.mark.parametrize("solver", ["shrink", "stream"])
+def test_a_named_pipe_is_read_once(bare, spawn_in, solver):
+    os.mkfifo(bare / "fifo")
+    with spawn_in(bare, "llsvm-train", "-s", solver, "fifo", "model", stdout=subprocess.PIPE,
+                  stderr=subprocess.PIPE) as process:  # fmt: skip
+        (bare / "fifo").write_bytes((bare / "data.txt").read_bytes())
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"no certificate: the input cannot be read again" in output
+
+
 def test_a_model_may_go_to_standard_output(run, here):
     before = contents(here)
     finished = run("llsvm-train", "-c", "2", "data.txt", "-")

@@ -3,8 +3,6 @@
 import gzip
 import itertools
 import json
-import os
-import subprocess
 
 import numpy as np
 import pytest
@@ -333,16 +331,6 @@ def test_what_is_not_certified_says_so(run, two, tmp_path):
     weights = [models.load(str(tmp_path / name)).weights for name in ("piped", "skipped", "full")]
     np.testing.assert_array_equal(weights[0], weights[1])
     np.testing.assert_array_equal(weights[0], weights[2])
-
-
-def test_a_named_pipe_is_read_once(tmp_path, two, spawn_in):
-    os.mkfifo(tmp_path / "fifo")
-    with spawn_in(tmp_path, "llsvm-train", "-s", "shrink", "fifo", "model", stdout=subprocess.PIPE,
-                  stderr=subprocess.PIPE) as process:  # fmt: skip
-        with open(two.text, "rb") as source, open(tmp_path / "fifo", "wb") as target:
-            target.write(source.read())
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and b"no certificate" in output
 
 
 def test_a_file_that_changes_before_it_is_certified_is_noticed(two, tmp_path):
