@@ -11,16 +11,18 @@ whose weight is the last entry of w. One step makes D largest in one a_i (Hsieh 
 shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 
 Several threads (as Chiang, Lee and Lin, KDD 2016): of every batch of rows all threads compute the gradients at one and
-the same w; then one thread alone visits the rows that may need a step. Where w is small, the others go on meanwhile to
-the gradients of the next batch, at a copy of w made before these steps. So nothing depends on the number of threads, as
-long as there are two, or on how fast they are.
+the same w; then one thread alone visits the rows that may need a step. Those whose alpha is free always do, and are left
+to it. Where w is small, the others go on meanwhile to the gradients of the next batch, at a copy of w made before these
+steps. So nothing depends on the number of threads, as long as there are two, or on how fast they are.
 """
+
+import numpy as np
 
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, value_t
+from _sparse cimport Ahead, Row, look_ahead, prefetch, row_axpy, row_dot, value_t
 
 cdef extern from *:
     """
@@ -49,11 +51,14 @@ cdef extern from *:
     void rest "llsvm_rest"(int64_t* rests) noexcept nogil
 
 cdef enum:
-    TILES = 16  # of a batch: what a thread takes at a time
-    LARGEST_BATCH = 2048
+    TILES = 64  # of a batch: what a thread takes at a time
+    LARGEST_BATCH = 32768
+    LARGEST_TILE = LARGEST_BATCH // TILES
+    TABLE_AHEAD = 8  # rows of the table that are asked for ahead
     NOTHING = 0
     STEP = 1
     SHRINK = 2
+    FREE = 3  # not looked at: it will need a step
 
 cdef double SMALLEST = 1e-12  # projected gradients that ask for a step are larger
 
@@ -116,6 +121,8 @@ cdef struct Shared:
     int64_t first
     int64_t open
     Batch[2] batches
+    int32_t[LARGEST_BATCH] chosen  # rows of a batch that need a step, and their marks
+    int8_t[LARGEST_BATCH] marks
 
 
 SHARED_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Shared), LARGEST_BATCH, TILES
@@ -204,8 +211,8 @@ cdef inline void step(
 
 
 cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) noexcept nogil:
-    """One thread alone; returns the number of rows that stay active."""
-    cdef int64_t s = 0, count_from = v.count_from
+    """One thread alone; returns the number of rows that stay active, which are the first of order then."""
+    cdef int64_t s, kept = 0, count_from = v.count_from
     cdef int32_t slot
     cdef Row* rows = v.rows
     cdef int32_t* order = v.order
@@ -214,7 +221,7 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     cdef int8_t mark
     cdef double highest = -INFINITY, lowest = INFINITY
     cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0, steps = 0
-    while s < active:
+    for s in range(active):
         look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
         slot = order[s]
         mark = look(v, &rows[slot], &seen, kind)
@@ -223,16 +230,15 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
             visits += 1
             losses += seen.loss
         if mark == SHRINK:
-            active -= 1
-            order[s] = order[active]
-            order[active] = slot
             continue
+        order[s] = order[kept]
+        order[kept] = slot
+        kept += 1
         highest = max(highest, seen.projected)
         lowest = min(lowest, seen.projected)
         if mark == STEP:
             steps += 1
             step(v, &rows[slot], &seen, &sum_alpha, &sum_square, kind)
-        s += 1
     v.highest = highest
     v.lowest = lowest
     v.sum_alpha = sum_alpha
@@ -241,28 +247,42 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     v.visits = visits
     v.gap = gap
     v.steps = steps
-    return active
+    return kept
+
+
+cdef inline bint is_free(const Visits* v, const Row* row) noexcept nogil:
+    return 0 < row.alpha < v.box[2 * (v.signs[row.code] > 0)]
 
 
 cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
     """Which rows of a tile need a step."""
-    cdef int64_t start = batch.start + tile * batch.tile_rows, s
-    cdef int64_t stop = min(start + batch.tile_rows, batch.end)
+    cdef int64_t start = batch.start + tile * batch.tile_rows, s, n_chosen = 0
+    cdef int64_t n = min(batch.tile_rows, batch.end - start)
+    cdef const int32_t* order = v.order + start
     cdef int8_t* marks = &batch.marks[start - batch.start]
+    cdef int8_t mark
     cdef double* found = &batch.found[tile][0]
-    cdef int32_t slot
+    cdef int32_t[LARGEST_TILE] chosen, places
     cdef Ahead ahead = [0, 0]
     cdef Seen seen
     cdef double highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0
-    for s in range(start, stop):
-        look_ahead(&ahead, v.rows, v.order, s, batch.end, sizeof(value_t))
-        slot = v.order[s]
-        marks[s - start] = look(v, &v.rows[slot], &seen, kind)
+    for s in range(n):
+        if s + TABLE_AHEAD < n:
+            prefetch(&v.rows[order[s + TABLE_AHEAD]])
+        marks[s] = FREE
+        if not is_free(v, &v.rows[order[s]]):
+            chosen[n_chosen] = order[s]
+            places[n_chosen] = <int32_t>s
+            n_chosen += 1
+    for s in range(n_chosen):
+        look_ahead(&ahead, v.rows, &chosen[0], s, n_chosen, sizeof(value_t))
+        mark = look(v, &v.rows[chosen[s]], &seen, kind)
+        marks[places[s]] = mark
         gap += seen.gap
-        if slot >= v.count_from:
+        if chosen[s] >= v.count_from:
             visits += 1
             losses += seen.loss
-        if marks[s - start] != SHRINK:
+        if mark != SHRINK:
             highest = max(highest, seen.projected)
             lowest = min(lowest, seen.projected)
     found[0] = highest
@@ -308,22 +328,30 @@ cdef inline void sum_tiles(Visits* v, const Batch* batch) noexcept nogil:
         v.gap += batch.found[tile][4]
 
 
-cdef inline void visit_marked(Visits* v, const Batch* batch, const value_t* kind) noexcept nogil:
+cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, const value_t* kind) noexcept nogil:
     """Steps of the rows that need one."""
     cdef int64_t s, k, n_chosen = 0
-    cdef int32_t[LARGEST_BATCH] chosen
+    cdef int32_t* chosen = &shared.chosen[0]
+    cdef int8_t* marks = &shared.marks[0]
     cdef Row* row
     cdef Ahead ahead = [0, 0]
     cdef Seen seen
     for s in range(batch.start, batch.end):
-        if batch.marks[s - batch.start] == STEP:
-            chosen[n_chosen] = v.order[s]
-            n_chosen += 1
+        marks[n_chosen] = batch.marks[s - batch.start]
+        chosen[n_chosen] = v.order[s]
+        n_chosen += marks[n_chosen] == STEP or marks[n_chosen] == FREE
     v.steps += n_chosen
     for k in range(n_chosen):
-        look_ahead(&ahead, v.rows, &chosen[0], k, n_chosen, sizeof(value_t))
+        look_ahead(&ahead, v.rows, chosen, k, n_chosen, sizeof(value_t))
         row = &v.rows[chosen[k]]
         look(v, row, &seen, kind)
+        if marks[k] == FREE:
+            v.gap += seen.gap
+            if chosen[k] >= v.count_from:
+                v.visits += 1
+                v.losses += seen.loss
+            v.highest = max(v.highest, seen.projected)
+            v.lowest = min(v.lowest, seen.projected)
         step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
@@ -365,6 +393,13 @@ def sweep(
     return active
 
 
+def convene(uint8_t[::1] shared):
+    """Before a sweep: nothing can be looked at yet."""
+    cdef Shared* s = <Shared*>&shared[0]
+    s.limit = s.next = s.done = s.first = s.open = 0
+    s.batches[0].start = s.batches[0].end = s.batches[0].n_tiles = 0
+
+
 def dismiss(uint8_t[::1] shared):
     """Ends what helps in a sweep, also if nobody leads it."""
     publish(&(<Shared*>&shared[0]).limit, -1)
@@ -377,7 +412,7 @@ def sweep_together(
 ):
     """As sweep, by all threads that call it with the same arguments; one of them is leading, and returns.
 
-    memory: SHARED_BYTES zeros for every sweep. w_before: room for a copy of w, or w itself, which the steps of a batch
+    memory: SHARED_BYTES, convened for every sweep. w_before: room for a copy of w, or w itself, which the steps of a batch
     then change before the next batch is looked at. A batch has up to `most` rows.
     """
     cdef Visits looking, stepping
@@ -401,7 +436,7 @@ def sweep_together(
                 memcpy(&w_before[0], &w[0], w.shape[0] * sizeof(double))
                 open_batch(shared, start, min(start + most, active))
             sum_tiles(&stepping, batch)
-            visit_marked(&stepping, batch, &kind[0])
+            visit_marked(&stepping, shared, batch, &kind[0])
             if shrink:
                 kept = move_kept(stepping.order, batch, kept)
             if start == active:
@@ -416,3 +451,47 @@ def sweep_together(
         publish(&shared.limit, -1)
     end(&stepping, state)
     return kept if shrink else active
+
+
+def survey(
+    Row[::1] rows, double[::1] w, double bias, const double[::1] signs, const double[:, ::1] box, double[::1] sums,
+    const value_t[::1] kind
+):
+    """Looks at all rows at one w, changing their gradients alone. Arguments as in sweep.
+
+    sums = [losses, what the rows have in the duality gap, squares of the changes of the gradients].
+    """
+    cdef Visits v
+    cdef Seen seen
+    cdef int64_t r
+    cdef double before, losses = 0, gap = 0, changes = 0
+    cdef int32_t[::1] order = np.empty(0, np.int32)
+    begin(&v, rows, order, w, bias, signs, box, False, False, 0, np.zeros(10))
+    with nogil:
+        for r in range(rows.shape[0]):
+            before = rows[r].gradient
+            look(&v, &rows[r], &seen, &kind[0])
+            losses += seen.loss
+            gap += seen.gap
+            changes += (seen.gradient - before) * (seen.gradient - before)
+    sums[0] = losses
+    sums[1] = gap
+    sums[2] = changes
+
+
+def select(
+    const Row[::1] rows, int32_t first, const double[::1] signs, const double[:, ::1] box, double margin,
+    int32_t[::1] order
+):
+    """The slots, from `first` on, of the rows whose alpha is free or at the wrong bound, or whose gradient is within
+    the margin: into order; returns how many there are."""
+    cdef int64_t r, n = 0
+    cdef double alpha, U, G
+    with nogil:
+        for r in range(rows.shape[0]):
+            alpha = rows[r].alpha
+            U = box[signs[rows[r].code] > 0, 0]
+            G = rows[r].gradient
+            order[n] = first + <int32_t>r
+            n += 0 < alpha < U or -margin <= G <= margin or (G < 0 if alpha == 0 else G > 0)
+    return n

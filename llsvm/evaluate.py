@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from llsvm import _evaluate
@@ -13,14 +11,14 @@ FACTORS = np.arange(_evaluate.N_FACTORS) / 256
 NUMBER_BYTES = 26
 
 
-def total_loss(rows, w, problem, kind, pool: ThreadPoolExecutor | None = None) -> float:
-    """sum_i loss_i at w over rows in memory; the same number with or without a pool of threads."""
-    shares = [share for share in np.array_split(rows, SHARES if len(rows) > 4096 else 1) if len(share)]
+def shares_of(n_rows: int) -> list[int]:
+    """Where the shares of so many rows begin that threads look at, and where the last one ends."""
+    return np.linspace(0, n_rows, (SHARES if n_rows > 4096 else 1) + 1).astype(int).tolist()
 
-    def loss(share):
-        return _evaluate.losses(share, w, problem.bias, problem.signs, problem.box, kind)
 
-    return sum(pool.map(loss, shares) if pool else map(loss, shares))
+def total_loss(rows, w, problem, kind) -> float:
+    """sum_i loss_i at w over rows in memory."""
+    return _evaluate.losses(rows, w, problem.bias, problem.signs, problem.box, kind)
 
 
 def along_ray(rows, w, problem, kind) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Looks at a model, against SciPy's products and NumPy's sums."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -109,24 +107,19 @@ def many(tmp_path_factory):
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("solver", ["dual", "dual-l2"])
 @pytest.mark.parametrize("bias", [-1.0, 1.5])
-def test_the_total_loss_is_numpys_whatever_the_threads(many, solver, bias, precision, tmp_path):
+def test_the_total_loss_is_numpys(many, solver, bias, precision, tmp_path):
     path = many.blocks if precision == "float32" else split(many.text, 4, precision=precision, output=f"{tmp_path}/set")
     config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
     blocks = BlockSet(path)
     resident = reader.load(blocks, 2)
     problem = train.pose(blocks.description, config)
     w = np.random.default_rng(1).normal(size=blocks.n_features + 1)
-    losses = [total_loss(resident.table, w, problem, resident.kind)]
-    for threads in (1, 2):
-        with ThreadPoolExecutor(threads) as pool:
-            losses.append(total_loss(resident.table, w, problem, resident.kind, pool))
-    assert losses[0] == losses[1] == losses[2]
     by_id = np.zeros(many.X.shape[1])
     by_id[blocks.feature_ids() - 1] = w[:-1]
     margins = 1 - many.y * (many.X @ by_id + max(bias, 0.0) * w[-1])
     costs = np.where(many.y > 0, 2.1, 0.7)
     expected = costs @ np.maximum(0, margins) ** (2 if solver == "dual-l2" else 1)
-    assert losses[0] == pytest.approx(expected, rel=1e-11)
+    assert total_loss(resident.table, w, problem, resident.kind) == pytest.approx(expected, rel=1e-11)
 
 
 @pytest.mark.parametrize("solver", ["dual", "dual-l2"])

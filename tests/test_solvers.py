@@ -15,7 +15,7 @@ import scipy.sparse
 from liblinear.liblinearutil import solver_names
 from problems import Rows, block_bytes, make_rows, objective, split, write_text
 
-from llsvm import solvers, train
+from llsvm import _dual_cd, reader, solvers, train
 from llsvm.active import ActiveRows
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
@@ -319,6 +319,47 @@ def test_labels_may_be_any_two_where_it_is_not_exact(rows, tmp_path, approach, s
 def test_what_is_not_exact_has_neither_inner_sweeps_nor_an_exact_variant(approach, solver, option):
     with pytest.raises(UsageError, match=f"--{next(iter(option))}"):
         approach(solver, "disk", **option)
+
+
+# --- surveys of rows in memory
+
+
+@pytest.mark.parametrize("solver", ["dual", "dual-l2"])
+@pytest.mark.parametrize("bias", [-1.0, 1.5])
+def test_a_survey_finds_what_numpy_finds_and_selects_the_rows_that_matter(many_rows, solver, bias):
+    config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
+    blocks = BlockSet(many_rows.blocks)
+    data = reader.load(blocks, 2)
+    problem, rng = train.pose(blocks.description, config), np.random.default_rng(1)
+    table, order = data.table, np.full(len(data.table), -1, np.int32)
+    y = problem.signs[table["code"]]
+    bound, d = problem.box[(y > 0).astype(int)].T
+    kept = rng.integers(3, size=len(table))
+    table["alpha"] = np.where(kept == 0, 0.0, np.where(kept == 1, np.minimum(bound, 2.0), 0.3))
+    table["gradient"] = before = rng.normal(size=len(table)).astype(np.float32)
+    w = rng.normal(size=blocks.n_features + 1)
+    X = scipy.sparse.vstack([by_chunk(blocks, chunk) for chunk in range(blocks.n_chunks)])
+    sums = np.zeros(3)
+    _dual_cd.survey(table, w, problem.bias, problem.signs, problem.box, sums, data.kind)
+
+    alpha = table["alpha"]
+    gradients = y * (X @ w[:-1] + max(bias, 0.0) * w[-1]) - 1
+    costs = np.where(y > 0, 2.1, 0.7)
+    losses = costs * np.maximum(0, -gradients) ** (2 if solver == "dual-l2" else 1)
+    gap = losses + alpha * (gradients + 0.5 * d * alpha)
+    gradients += d * alpha
+    assert sums == pytest.approx([losses.sum(), gap.sum(), ((gradients - before) ** 2).sum()], rel=1e-9)
+    assert table["gradient"] == pytest.approx(gradients, rel=1e-6, abs=1e-6)
+
+    count = _dual_cd.select(table, 7, problem.signs, problem.box, 0.25, order)
+    at_bound = ((alpha == 0) & (gradients > 0.25)) | ((alpha == bound) & (gradients < -0.25))
+    assert order[:count].tolist() == (7 + np.flatnonzero(~at_bound)).tolist()
+    assert 0 < count < len(table)
+
+
+def by_chunk(blocks, chunk):
+    block = blocks.load_chunk(chunk)
+    return scipy.sparse.csr_matrix((block.values, block.features, block.indptr), (block.n_rows, blocks.n_features))
 
 
 # --- several threads

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
 from llsvm import _dual_cd
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
-from llsvm.evaluate import total_loss
+from llsvm.evaluate import shares_of, total_loss
 from llsvm.memory import BUFFERS, enough, format_size
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_bytes, shuffle
 
 WORTH_CERTIFYING = 20
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
-# Of rows that threads look at together: they are to be in a core's cache still when one thread visits some of them.
-BATCH_BYTES, SMALLEST_BATCH = 1 << 18, 64
-COPIED_SHARE, LARGEST_COPY = 0.25, 1 << 20  # w is copied for every batch, if it takes no more of it, and no more bytes
+# Threads sweep rows of this many bytes together, if no larger part of them needs steps.
+SMALLEST_SWEEP, MOST_STEPS = 1 << 19, 0.75
+# They look at so many bytes of rows at a time, or at that part of the sweep. For each such batch w is copied, if it
+# takes no more bytes than the batch, and no more than these.
+BATCH_BYTES, BATCHES, LARGEST_COPY = 1 << 22, 8, 1 << 20
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
 
@@ -44,25 +47,30 @@ class Team:
     def __init__(self, n_threads: int, description):
         self._n_helpers = min(n_threads, _dual_cd.MOST_THREADS) - 1
         self._pool = ThreadPoolExecutor(self._n_helpers, thread_name_prefix="sweep")
-        row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
-        self._most = int(min(_dual_cd.MOST_ROWS, max(SMALLEST_BATCH, BATCH_BYTES / row_bytes)))
-        w_size = description.n_features + 1
-        copying = 8 * w_size <= min(COPIED_SHARE * self._most * row_bytes, LARGEST_COPY)
-        self._w_before, self._most_steps = (np.empty(w_size), 0.75) if copying else (None, 0.5)
+        self._row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
+        self._most = int(min(_dual_cd.MOST_ROWS, max(1, BATCH_BYTES // self._row_bytes)))
+        self._w_bytes = 8 * (description.n_features + 1)
+        self._copy = np.empty(description.n_features + 1) if self._copies(self._most) else None
+        self._shared = np.zeros(_dual_cd.SHARED_BYTES, np.uint8)
+
+    def _copies(self, rows: int) -> bool:
+        """Whether w is copied for a batch of so many rows."""
+        return self._w_bytes <= min(rows * self._row_bytes, LARGEST_COPY)
 
     def sweep(self, steps: float, *arguments) -> int:
         """As _dual_cd.sweep, so many steps being expected: where most rows need one, a single thread is as fast."""
         _, _, active, _, w, *_ = arguments
-        if active <= 2 * self._most or steps > self._most_steps * active:
+        if active * self._row_bytes < SMALLEST_SWEEP or steps > MOST_STEPS * active:
             return _dual_cd.sweep(*arguments)
-        shared, helping = np.zeros(_dual_cd.SHARED_BYTES, np.uint8), []
-        more = shared, w if self._w_before is None else self._w_before, self._most
+        most = min(self._most, max(1, active // BATCHES))
+        more, helping = (self._shared, self._copy if self._copies(most) else w, most), []
+        _dual_cd.convene(self._shared)
         try:
             for _ in range(self._n_helpers):
                 helping.append(self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False))
             active = _dual_cd.sweep_together(*arguments, *more, True)
         finally:
-            _dual_cd.dismiss(shared)
+            _dual_cd.dismiss(self._shared)
             for help in helping:
                 if not help.cancel():  # one that has not begun is not waited for
                     help.result()
@@ -160,10 +168,6 @@ class DualCD:
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
         return float(highest - lowest)
 
-    def _is_close(self, dual: float) -> bool:
-        """Whether the gap is small enough, as far as the rows of the last sweep tell."""
-        return self._state[8] <= self.problem.tolerance * (dual + self._state[8])
-
     def _narrow(self) -> None:
         """The bounds for shrinking, from the sweep just made."""
         highest, lowest = self._state[2], self._state[3]
@@ -206,32 +210,54 @@ class DualCD:
 
 
 class Shrinking(DualCD):
-    """Sweeps of rows that stay in memory, with shrinking as in LIBLINEAR."""
+    """Rows that stay in memory: sweeps of the active ones, with shrinking as in LIBLINEAR, and surveys of all.
 
-    FIRST_TOLERANCE, NEXT_TOLERANCE, LOOK_EVERY = 0.3, 0.3, 4
+    A survey gives the loss at w, and decides which rows are active: those whose alpha is free or wrong, and those that
+    w, changing on as it did since the survey before, may well bring to the margin.
+    """
+
+    # Of the mean change of margins between two surveys: rows so near to theirs are active.
+    NEAR = 0.5
+    # A survey is due when the active rows have so much of the gap that the last one found, or of the tolerance, or
+    # after so many visits by rows of the data.
+    MUCH, ENOUGH, VISITS = 0.3, 0.8, 2
 
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
-        self._settling, self._fresh, self._visited = self.FIRST_TOLERANCE, True, 0
+        self._fresh, self._visited, self._gap = True, 0, np.inf
 
     def _pass(self, table) -> bool:
-        """One sweep of the active rows; True if the gap should be looked at: they have settled, or enough work has been
-        done since the last look."""
-        n_rows = len(table)
+        """One sweep of the active rows; True if a survey is due."""
         self._state[6] = self._state[7] = 0
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=True, fresh=self._fresh)
         self._visited += self._state[7]
-        self._square = half_square(self.w)
-        settled, close = self._violation() <= self._settling, self._is_close(self._dual_at(self._square))
-        look = close or self._visited >= self.LOOK_EVERY * n_rows
-        self._settling *= self.NEXT_TOLERANCE if settled else 1
-        self._fresh = settled or close
-        if self._fresh:
-            self._n_active = n_rows
-        else:
-            self._narrow()
-        self._visited = 0 if look else self._visited
-        return look
+        self._square, own_gap = half_square(self.w), self._state[8]
+        small = self.ENOUGH * self.problem.tolerance * (self._dual_at(self._square) + own_gap)
+        self._fresh = False
+        self._narrow()
+        return own_gap <= max(self.MUCH * self._gap, small) or self._visited >= self.VISITS * len(table)
+
+    def _survey(self, table, run=map) -> float:
+        """The loss of all rows; run: map, or that of a pool of threads."""
+        problem, found = self.problem, np.zeros((len(starts := shares_of(len(table))) - 1, 3))
+        parts = [table[start:end] for start, end in pairwise(starts)]
+
+        def survey(part, sums):
+            _dual_cd.survey(part, self.w, problem.bias, problem.signs, self._box, sums, self._kind)
+
+        list(run(survey, parts, found))
+        loss, self._gap, changes = found.sum(0).tolist()
+        margin = self.NEAR * (changes / len(table)) ** 0.5
+
+        def select(part, start):
+            return _dual_cd.select(part, start, problem.signs, self._box, margin, self._order[start:])
+
+        self._n_active = 0
+        for start, count in zip(starts, run(select, parts, starts), strict=False):
+            self._order[self._n_active : self._n_active + count] = self._order[start : start + count]
+            self._n_active += count
+        self._fresh, self._visited = True, 0
+        return loss
 
 
 class InMemory(Shrinking):
@@ -256,10 +282,10 @@ class InMemory(Shrinking):
         while True:
             start = time.perf_counter()
             number += 1
-            look = self._pass(self._data.table)
+            is_due = self._pass(self._data.table)
             loss = self._state[6] if self._state[7] == n_rows else np.inf
             met = Certificate(self._square + float(loss), self._dual_at(self._square))
-            if look:
+            if is_due:
                 self._look(self._square)
             self.compute += time.perf_counter() - start
             yield self._stats(number, self._n_active, met)
@@ -268,7 +294,7 @@ class InMemory(Shrinking):
         self._look(half_square(self.w))
 
     def _look(self, square: float) -> None:
-        self._certify(self.w, total_loss(self._data.table, self.w, self.problem, self._kind, self._pool), square)
+        self._certify(self.w, self._survey(self._data.table, self._pool.map), square)
 
     def close(self) -> None:
         self._close_team()

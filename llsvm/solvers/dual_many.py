@@ -39,17 +39,21 @@ class Machine(DualMachine):
 
     def keep_rows(self, n_rows: int) -> None:
         """The rows are in memory, and stay there."""
-        self.alphas = np.zeros(n_rows)
+        self.alphas, self._gradients = np.zeros(n_rows), np.zeros(n_rows, np.float32)
         self._begin(n_rows)
 
     def turn(self, table, most_passes: int) -> None:
-        """Passes over rows in memory until their gap is worth a look."""
-        rows, looking, self.visits = self.own(table, self.alphas), False, 0
-        while not looking and self.n_passes < most_passes:
-            looking = self._pass(rows)
+        """Passes over rows in memory until a survey is due, and the survey."""
+        rows, is_due, self.visits = self.own(table, self.alphas), False, 0
+        rows["gradient"] = self._gradients
+        while not is_due and self.n_passes < most_passes:
+            is_due = self._pass(rows)
             self.n_passes += 1
             self.visits += int(self._state[7])
-        self.alphas[:] = rows["alpha"]
+        if is_due:
+            self.begin_look()
+            self.end_look(self._survey(rows))
+        self.alphas[:], self._gradients[:] = rows["alpha"], rows["gradient"]
 
     def keep_float32(self) -> None:
         """Between visits alphas are kept in float32."""
@@ -161,12 +165,13 @@ class Many(OneVsRest):
 
 
 class InMemory(Many):
-    """All rows resident: each round, every problem that is not done makes passes until its gap is worth a look."""
+    """All rows resident: each round, every problem that is not done makes passes until all rows should be surveyed."""
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable and a place in the order of every problem, and a copy for every thread."""
-        return n_labels, Many.vectors, 12 * n_labels + min(config.threads, n_labels) * ROW.itemsize
+        """A row has a dual variable, its gradient and a place in the order of every problem, and a copy for every
+        thread."""
+        return n_labels, Many.vectors, 16 * n_labels + min(config.threads, n_labels) * ROW.itemsize
 
     def passes(self):
         self._begin()
@@ -177,7 +182,6 @@ class InMemory(Many):
             busy = self._busy
             count = len(busy)
             self._map(Machine.turn, busy, [arena.rows] * count, [self._config.max_passes] * count)
-            self._look_at(busy)
             self._number = max(machine.n_passes for machine in self._machines)
             yield self._stats(sum(m.visits for m in busy), sum(m._n_active for m in busy))
 
