@@ -11,9 +11,9 @@ whose weight is the last entry of w. One step makes D largest in one a_i (Hsieh 
 shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 
 Several threads (as Chiang, Lee and Lin, KDD 2016): of every batch of rows all threads compute the gradients at one and
-the same w; then one thread alone visits the rows that may need a step. Those whose alpha is free always do, and are left
-to it. Where w is small, the others go on meanwhile to the gradients of the next batch, at a copy of w made before these
-steps. So nothing depends on the number of threads, as long as there are two, or on how fast they are.
+the same w; then one thread alone visits the rows that may need a step. Those whose alpha is free always do, and are
+left to it. Where w is small, the others go on meanwhile to the gradients of the next batch, at a copy of w made before
+these steps. So nothing depends on the number of threads, as long as there are two, or on how fast they are.
 """
 
 import numpy as np
@@ -412,8 +412,8 @@ def sweep_together(
 ):
     """As sweep, by all threads that call it with the same arguments; one of them is leading, and returns.
 
-    memory: SHARED_BYTES, convened for every sweep. w_before: room for a copy of w, or w itself, which the steps of a batch
-    then change before the next batch is looked at. A batch has up to `most` rows.
+    memory: SHARED_BYTES, convened for every sweep. w_before: room for a copy of w, or w itself, which the steps of a
+    batch then change before the next batch is looked at. A batch has up to `most` rows.
     """
     cdef Visits looking, stepping
     cdef Shared* shared = <Shared*>&memory[0]
