@@ -10,7 +10,7 @@ from _decimal cimport (
     UNDECIDED, fill_powers, in_64_bits, is_digit, leading_zeros, nearest_double, seventeen_digits, skip_digits,
     split_digits
 )
-from _sparse cimport radix_sort
+from _sparse cimport key_t, radix_sort
 
 cdef double[2] SIGN = [1, -1]
 
@@ -173,7 +173,7 @@ def count_words(const uint8_t[::1] text):
     return count
 
 
-def sort_ids(int64_t[::1] ids, int32_t[::1] places, int64_t[::1] spare_ids, int32_t[::1] spare_places):
+def sort_ids(key_t[::1] ids, int32_t[::1] places, key_t[::1] spare_ids, int32_t[::1] spare_places):
     """Sorts ids, all different, and with them their places, by means of spare arrays of the same length."""
     if ids.shape[0]:
         with nogil:

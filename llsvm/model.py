@@ -68,12 +68,14 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
     """A model from weights by feature number: (features + 1, columns), the last row being the bias's. Sorts the ids."""
     bias_weights = weights[-1].copy() if bias >= 0 else None
     order = np.arange(len(feature_ids), dtype=np.int32)
-    _model.sort_ids(feature_ids, order, np.empty_like(feature_ids), np.empty_like(order))
+    n_ids = int(feature_ids.max(initial=0))
+    keys = feature_ids.astype(np.int32) if n_ids < 2**31 else feature_ids
+    _model.sort_ids(keys, order, np.empty_like(keys), np.empty_like(order))
+    feature_ids[:] = keys
     in_order_of_ids = np.empty((len(order), weights.shape[1]))
     for start in range(0, len(order), BATCH):  # NumPy makes its places 64-bit numbers
         part = slice(start, start + BATCH)
         weights.take(order[part], 0, in_order_of_ids[part], "clip")
-    n_ids = int(feature_ids[-1]) if len(feature_ids) else 0
     return Model(solver_type, labels, in_order_of_ids, n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
@@ -98,7 +100,9 @@ def _lines(model: Model, threads: int):
     step = max(1, BATCH // model.n_columns)
     starts = range(0, len(model.ids) if by_id else model.n_ids, step)
     zeros = np.frombuffer((b"0 " * model.n_columns + b"\n") * step, np.uint8)
-    lines = partial(_lines_by_id, model, step) if by_id else partial(_dense_lines, model, step, zeros)
+    # in_order has no more parts under way: rooms used again are in memory already.
+    rooms = [np.empty((26 * model.n_columns + 1) * step + len(zeros), np.uint8) for _ in range(threads + 1)]
+    lines = partial(_lines_by_id, model, step) if by_id else partial(_dense_lines, model, step, zeros, rooms)
     yield from map(lines, starts) if by_id else in_order(lines, starts, threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
@@ -123,14 +127,13 @@ def _weight_lines(weights: np.ndarray) -> np.ndarray:
     return room[: _model.format_weights(np.ascontiguousarray(weights), ids, 0, n_rows, room, room)]
 
 
-def _dense_lines(model: Model, step: int, zeros: np.ndarray, start: int) -> np.ndarray:
-    """The weights of so many ids from start + 1 on, with zeros for ids not in use."""
-    end = min(start + step, model.n_ids)
+def _dense_lines(model: Model, step: int, zeros: np.ndarray, rooms: list[np.ndarray], start: int) -> np.ndarray:
+    """The weights of so many ids from start + 1 on, with zeros for ids not in use, in the room whose turn it is."""
+    end, room = min(start + step, model.n_ids), rooms[start // step % len(rooms)]
     if model.ids is None:
         return _weight_lines(model.weights[start:end])
     first, last = np.searchsorted(model.ids, (start + 1, end + 1))
     weights = model.weights[first:last]
-    room = np.empty(26 * weights.size + len(weights) + len(zeros), np.uint8)
     return room[: _model.format_weights(weights, model.ids[first:last], start, end, zeros, room)]
 
 
