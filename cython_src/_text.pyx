@@ -9,7 +9,8 @@ itself and needs no bound; eight bytes behind it must be readable.
     value   = ["+"|"-"] digits ["." digits] [("e"|"E") ["+"|"-"] digits]
 
 Numbers: an integer mantissa below 2^53 and a power of ten within 10^22 are both exact in a double, so one division or
-multiplication rounds correctly (Clinger 1990); anything else goes to strtod.
+multiplication rounds correctly (Clinger 1990). Others of up to 19 digits are rounded by the powers of _decimal, or by
+strtod where that leaves it open.
 """
 
 from libc.math cimport isinf
@@ -17,6 +18,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport strtod
 from libc.string cimport memchr, memcmp, memcpy
 
+from _decimal cimport fill_powers, in_64_bits, nearest_double
 from _sparse cimport radix_sort, value_t
 
 cdef enum:
@@ -54,6 +56,7 @@ def _fill_tables():
         ENDS_TOKEN[byte] = byte in b" \t\r\n#"
 
 
+fill_powers()
 _fill_tables()
 
 
@@ -92,25 +95,22 @@ cdef inline const uint8_t* skip_digits(const uint8_t* p, uint64_t* number) noexc
     return p + count
 
 
-cdef const uint8_t* slow_number(const uint8_t* start, double* number) noexcept nogil:
-    """strtod on the token at start; NULL where it is not a plain decimal number."""
+cdef const uint8_t* slow_number(
+    const uint8_t* start, const uint8_t* behind, Py_ssize_t n_digits, uint64_t mantissa, int exponent, double* number
+) noexcept nogil:
+    """The number whose token, a right one, is at [start, behind); NULL where it is too long."""
     cdef char[TOKEN_LIMIT + 1] token
-    cdef char* stop
-    cdef Py_ssize_t length = 0
-    cdef uint8_t byte
-    while not ENDS_TOKEN[start[length]]:
-        byte = start[length]
-        if not (is_digit(byte) or byte == 43 or byte == 45 or byte == 46 or byte == 69 or byte == 101):
-            return NULL
-        if length == TOKEN_LIMIT:
-            return NULL
-        token[length] = <char>byte
-        length += 1
-    token[length] = 0
-    number[0] = strtod(token, &stop)
-    if length == 0 or stop != token + length:
+    cdef bint signed = start[0] == 45 or start[0] == 43
+    if in_64_bits(start + signed, n_digits) and nearest_double(mantissa, exponent, number):
+        if start[0] == 45:
+            number[0] = -number[0]
+        return behind
+    if behind - start > TOKEN_LIMIT:
         return NULL
-    return start + length
+    memcpy(token, start, behind - start)
+    token[behind - start] = 0
+    number[0] = strtod(token, NULL)
+    return behind
 
 
 cdef inline const uint8_t* read_number(const uint8_t* start, double* number) noexcept nogil:
@@ -160,7 +160,7 @@ cdef inline const uint8_t* read_number(const uint8_t* start, double* number) noe
     if not ENDS_TOKEN[p[0]]:
         return NULL
     if digits > 19 or mantissa >> 53 or exponent < -22 or exponent > 22:
-        return slow_number(start, number)
+        return slow_number(start, p, digits, mantissa, exponent, number)
     number[0] = <double>mantissa / TEN[-exponent] if exponent < 0 else <double>mantissa * TEN[exponent]
     if negative:
         number[0] = -number[0]

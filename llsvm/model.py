@@ -16,13 +16,15 @@ not hold such a model).
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import os
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -33,7 +35,9 @@ from llsvm.files import Output
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
 BATCH = 1 << 16
-SHORT_PART = 1 << 17  # lines of weights that one thread reads as fast as several
+PART = 1 << 20  # bytes of text parsed at a time
+SLACK = 16  # zero bytes behind them, which the parser may look at
+MOST_THREADS = 4  # beyond which one thread could not read or write what they do
 TWO_COLUMN_SOLVERS = {"MCSVM_CS"}
 
 
@@ -64,18 +68,20 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
     """A model from weights by feature number: (features + 1, columns), the last row being the bias's. Sorts the ids."""
     bias_weights = weights[-1].copy() if bias >= 0 else None
     order = np.arange(len(feature_ids), dtype=np.int32)
-    _model.sort_ids(feature_ids, order, np.empty_like(feature_ids), np.empty_like(order))
+    n_ids = int(feature_ids.max(initial=0))
+    keys = feature_ids.astype(np.int32) if n_ids < 2**31 else feature_ids
+    _model.sort_ids(keys, order, np.empty_like(keys), np.empty_like(order))
+    feature_ids[:] = keys
     in_order_of_ids = np.empty((len(order), weights.shape[1]))
     for start in range(0, len(order), BATCH):  # NumPy makes its places 64-bit numbers
         part = slice(start, start + BATCH)
         weights.take(order[part], 0, in_order_of_ids[part], "clip")
-    n_ids = int(feature_ids[-1]) if len(feature_ids) else 0
     return Model(solver_type, labels, in_order_of_ids, n_ids, bias, bias_weights, feature_ids, zero_based, info)
 
 
 def save(model: Model, output: Output, threads: int = 1) -> None:
     crc = 0
-    for part in _lines(model, threads):
+    for part in _lines(model, min(threads, MOST_THREADS)):
         crc = zlib.crc32(part, crc)
         output.write(part)
     ours = json.dumps({"labels": model.labels, "zero_based": model.zero_based, **model.info}).encode("ascii")
@@ -93,7 +99,10 @@ def _lines(model: Model, threads: int):
     ).encode("ascii")
     step = max(1, BATCH // model.n_columns)
     starts = range(0, len(model.ids) if by_id else model.n_ids, step)
-    lines = partial(_lines_by_id if by_id else _dense_lines, model, step)
+    zeros = np.frombuffer((b"0 " * model.n_columns + b"\n") * step, np.uint8)
+    # in_order has no more parts under way: rooms used again are in memory already.
+    rooms = [np.empty((26 * model.n_columns + 1) * step + len(zeros), np.uint8) for _ in range(threads + 1)]
+    lines = partial(_lines_by_id, model, step) if by_id else partial(_dense_lines, model, step, zeros, rooms)
     yield from map(lines, starts) if by_id else in_order(lines, starts, threads)
     if model.bias_weights is not None:
         yield _weight_lines(model.bias_weights[None, :])
@@ -111,25 +120,26 @@ def in_order(function, items, threads: int):
             yield under_way.popleft().result()
 
 
-def _weight_lines(weights: np.ndarray) -> bytes:
-    room = np.empty(weights.size * 26 + len(weights) + 1, np.uint8)
-    return room[: _model.format_weights(np.ascontiguousarray(weights), room.view("c"))].tobytes()
+def _weight_lines(weights: np.ndarray) -> np.ndarray:
+    n_rows = len(weights)
+    room = np.empty(26 * weights.size + n_rows, np.uint8)
+    ids = np.arange(1, n_rows + 1)
+    return room[: _model.format_weights(np.ascontiguousarray(weights), ids, 0, n_rows, room, room)]
 
 
-def _dense_lines(model: Model, step: int, start: int) -> bytes:
-    """The weights of so many ids from start + 1 on, with zeros for ids not in use."""
-    end = min(start + step, model.n_ids)
+def _dense_lines(model: Model, step: int, zeros: np.ndarray, rooms: list[np.ndarray], start: int) -> np.ndarray:
+    """The weights of so many ids from start + 1 on, with zeros for ids not in use, in the room whose turn it is."""
+    end, room = min(start + step, model.n_ids), rooms[start // step % len(rooms)]
     if model.ids is None:
         return _weight_lines(model.weights[start:end])
     first, last = np.searchsorted(model.ids, (start + 1, end + 1))
-    batch = np.zeros((end - start, model.n_columns))
-    batch[model.ids[first:last] - 1 - start] = model.weights[first:last]
-    return _weight_lines(batch)
+    weights = model.weights[first:last]
+    return room[: _model.format_weights(weights, model.ids[first:last], start, end, zeros, room)]
 
 
 def _lines_by_id(model: Model, step: int, start: int) -> bytes:
     ids = model.ids[start : start + step].tolist()
-    lines = _weight_lines(model.weights[start : start + step]).splitlines(True)
+    lines = _weight_lines(model.weights[start : start + step]).tobytes().splitlines(True)
     return b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 
@@ -143,55 +153,55 @@ def _is_int32(label: str) -> bool:
 def load(path: str, threads: int = 1) -> Model:
     """A model of ours or of LIBLINEAR's; anything incomplete or altered is refused."""
     try:
-        text = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            # A pipe is read whole: what follows needs to know how much there is.
+            return _load(path, file if os.path.isfile(path) else io.BytesIO(file.read()), threads)
     except OSError as error:
         raise LlsvmError(f"{path}: {error.strerror}") from None
-    header, start = _header(path, text)
-    info = _trailer(path, text)
+
+
+def _load(path: str, file, threads: int) -> Model:
+    header, crc = _header(path, file)
     try:
         n_classes, n_features, bias = int(header["nr_class"]), int(header["nr_feature"]), float(header["bias"])
-        solver_type, labels = header["solver_type"], info.pop("labels", None) or header["label"].split()
+        solver_type, labels = header["solver_type"], header["label"].split()
     except (KeyError, ValueError) as error:
         raise DataError(f"{path}: not a model file (bad or missing header: {error})") from None
     if len(labels) != n_classes or n_classes < 2 or n_features < 0:
         raise DataError(f"{path}: not a model file ({len(labels)} labels, {n_classes} classes, {n_features} features)")
     n_columns = 1 if n_classes == 2 and solver_type not in TWO_COLUMN_SOLVERS else n_classes
-    if "w_by_id" in header and not info:
-        raise DataError(f"{path}: cut short, its last line is missing", "train again, or fetch the whole file")
     if "w_by_id" in header:
-        ids, weights, bias_weights = _weights_by_id(path, text, start, n_columns, bias)
+        ids, weights, bias_weights, info = _weights_by_id(path, file, crc, n_columns, bias)
     else:
-        ids, shape = None, (n_features + (bias >= 0), n_columns)
-        weights, bias_weights = _weights(path, text, start, shape, bias, bool(info), threads)
-    return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, info.pop("zero_based", False), info)
+        ids, (weights, info) = None, _weights(path, file, crc, (n_features + (bias >= 0), n_columns), threads)
+        weights, bias_weights = (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
+    labels, zero_based = info.pop("labels", labels), info.pop("zero_based", False)
+    return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, zero_based, info)
 
 
-def _header(path: str, text: bytes) -> tuple[dict, int]:
-    header, position = {}, 0
+def _header(path: str, file) -> tuple[dict, int]:
+    """The lines before the weights, and their CRC-32."""
+    header, crc = {}, 0
     for _ in range(8):
-        end = text.find(b"\n", position)
-        if end < 0 or end - position > 1 << 20:
+        line = file.readline(1 << 20)
+        if not line.endswith(b"\n"):
             break
-        words = text[position:end].decode("ascii", "replace").split(None, 1)
-        position = end + 1
+        crc = zlib.crc32(line, crc)
+        words = line[:-1].decode("ascii", "replace").split(None, 1)
         if words and words[0] in ("w", "w_by_id"):
             header[words[0]] = ""
-            return header, position
+            return header, crc
         if len(words) == 2:
             header[words[0]] = words[1]
     raise DataError(f"{path}: not a model file, or cut short in its header")
 
 
-def _trailer(path: str, text: bytes) -> dict:
-    """Our line, checked; {} for a model of LIBLINEAR's."""
-    position = text.rfind(b"\n" + TRAILER) + 1
-    if position == 0:
-        return {}
-    line = text[position + len(TRAILER) :]
-    expected, _, ours = line.rstrip(b"\n").partition(b" ")
+def _trailer(path: str, line: bytes, crc: int) -> dict:
+    """What our line, the last one, says; crc is that of all before it."""
+    expected, _, ours = line[len(TRAILER) :].rstrip(b"\n").partition(b" ")
     if not line.endswith(b"}\n"):
         raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file")
-    found = b"%08x" % zlib.crc32(ours, zlib.crc32(memoryview(text)[:position]))
+    found = b"%08x" % zlib.crc32(ours, crc)
     if found != expected:
         stands = expected[:20].decode("ascii", "backslashreplace")
         raise DataError(f"{path}: its checksum is {found.decode()}, but {stands} stands there",
@@ -199,41 +209,93 @@ def _trailer(path: str, text: bytes) -> dict:
     return json.loads(ours)
 
 
-def _weights(path, text, start, shape, bias, ours, threads):
-    n_rows, n_columns = shape
-    if n_rows * n_columns * 2 > len(text) - start:
-        raise DataError(f"{path}: cut short, {n_rows * n_columns} weights expected")
+def _weights(path: str, file, crc: int, shape: tuple[int, int], threads: int) -> tuple[np.ndarray, dict]:
+    """The weights, and what our line behind them says: {} in a model of LIBLINEAR's."""
+    start, size = file.tell(), shape[0] * shape[1]
+    if 2 * size > file.seek(0, os.SEEK_END) - start:
+        raise DataError(f"{path}: cut short, {size} weights expected")
+    file.seek(start)
     weights = np.empty(shape)
-    end = _parse_together(text, start, weights, min(threads, n_rows // SHORT_PART))
-    found, end = (weights.size, end) if end else _model.parse_weights(text, start, weights.ravel())
-    if found < weights.size:
-        raise DataError(f"{path}: cut short or damaged, {weights.size} weights expected, {found} found")
-    if not ours and text[end:].strip():
+    text = _WeightText(file, crc, weights.reshape(-1))
+    found = text.parse(min(threads, MOST_THREADS))
+    if found < size:
+        raise DataError(f"{path}: cut short or damaged, {size} weights expected, {found} found")
+    line = text.rest.lstrip(b" \t\r\n")
+    if not line:
+        return weights, {}
+    if not line.startswith(TRAILER):
         raise DataError(f"{path}: cut short in its last line, or damaged", "train again, or fetch the whole file")
-    return (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
+    return weights, _trailer(path, line, zlib.crc32(text.rest[: len(text.rest) - len(line)], text.crc))
 
 
-def _parse_together(text: bytes, start: int, weights: np.ndarray, n_parts: int) -> int:
-    """Fills weights by a thread for each part, if a line has those of a feature; returns where they end, or else 0."""
-    if n_parts < 2:
-        return 0
-    cuts = [text.find(b"\n", start + part * (len(text) - start) // n_parts) + 1 for part in range(1, n_parts)]
-    starts = [start, *cuts]
-    with ThreadPoolExecutor(n_parts) as pool:
-        counts = pool.map(partial(_model.count_lines, text), starts[:-1], cuts)
-        parts = np.split(weights, np.cumsum(list(counts)))
-        found = list(pool.map(partial(_model.parse_weights, text), starts, [part.ravel() for part in parts]))
-    whole = all(count == part.size for (count, _), part in zip(found, parts, strict=True))
-    apart = all(behind <= cut and not text[behind:cut].strip() for (_, behind), cut in zip(found, cuts, strict=False))
-    return found[-1][1] if whole and apart else 0
+class _WeightText:
+    """The text from the first weight on, read in parts, which several threads parse.
+
+    crc goes on from what was before, up to the last weight; rest is the text behind that.
+    """
+
+    def __init__(self, file, crc: int, weights: np.ndarray):
+        self.crc, self.rest = crc, b""
+        self._file, self._weights, self._last = file, weights, b""
+
+    def parse(self, threads: int) -> int:
+        """Fills the weights; returns how many were found, up to the first that is none."""
+        done, parts = 0, _parts(self._file, [bytearray(PART + SLACK) for _ in range(threads + 1)])
+        for found, wanted in in_order(_parse, self._before_last(parts), threads):
+            done += found
+            if found < wanted:
+                return done
+        found, behind = _model.parse_weights(self._last, self._weights[done:])
+        self.crc = zlib.crc32(self._last[:behind], self.crc)
+        self.rest = bytes(self._last[behind:]) + b"".join(bytes(text) for text, _ in parts)
+        return done + found
+
+    def _before_last(self, parts):
+        begin = 0
+        for text, ended in parts:
+            end = begin + _model.count_words(text)
+            if ended or end > len(self._weights):
+                self._last = text
+                return
+            yield text, self._weights[begin:end]
+            self.crc = zlib.crc32(text, self.crc)
+            begin = end
 
 
-def _weights_by_id(path, text, start, n_columns, bias):
-    lines = text[start : text.rfind(b"\n" + TRAILER)].split(b"\n")
+def _parse(part) -> tuple[int, int]:
+    text, weights = part
+    return _model.parse_weights(text, weights)[0], len(weights)
+
+
+def _parts(file, rooms: list[bytearray]):
+    """Yields (whole words of the file, whether they are the last), each in the next of the rooms, zeros behind it."""
+    rest = b""
+    for room in itertools.cycle(rooms):
+        room[: len(rest)] = rest
+        with memoryview(room) as view:
+            end = len(rest) + file.readinto(view[len(rest) : PART])
+        ended = end < PART
+        cut = end if ended else 1 + max(room.rfind(b" ", 0, end), room.rfind(b"\n", 0, end))
+        if cut == 0:  # no weight is as long as that
+            cut, ended = end, True
+        rest = bytes(room[cut:end])
+        room[cut : cut + SLACK] = bytes(SLACK)
+        yield memoryview(room)[:cut], ended
+        if end < PART:
+            return
+
+
+def _weights_by_id(path: str, file, crc: int, n_columns: int, bias: float):
+    text = file.read()
+    end = text.rfind(b"\n" + TRAILER)
+    if end < 0:
+        raise DataError(f"{path}: cut short, its last line is missing", "train again, or fetch the whole file")
+    info = _trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], crc))
+    lines = text[:end].split(b"\n")
     bias_line = lines.pop() if bias >= 0 else None
     try:
         ids = np.array([int(line.split(b":", 1)[0]) for line in lines], np.int64)
         weights = np.array([line.split(b":", 1)[1].split() for line in lines], np.float64)
-        return ids, weights.reshape(-1, n_columns), bias_line and np.array(bias_line.split(), np.float64)
+        return ids, weights.reshape(-1, n_columns), bias_line and np.array(bias_line.split(), np.float64), info
     except (ValueError, IndexError):
         raise DataError(f"{path}: damaged weights") from None

@@ -1,11 +1,17 @@
 """Model files: exact, LIBLINEAR's format both ways, and refused when cut short or changed; outputs whole or absent."""
 
 import itertools
+import math
 import os
 import stat
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from liblinear import liblinearutil
 from problems import arrays, make_rows, read_model, write_text
 
@@ -15,6 +21,7 @@ from llsvm.evaluate import Predictor
 from llsvm.files import Output
 from llsvm.model import Model, from_features, load, save
 
+HEADER = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature {}\nbias -1\nw\n"
 AWKWARD = [0.0, 1 / 3, -1 / 3, 5e-324, -2.2250738585072014e-308, 1.7976931348623157e308, 1e-10, -123456789.125, np.pi]
 
 
@@ -75,18 +82,18 @@ def test_what_is_saved_is_loaded(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("threads", [2, 3, 5])
-def test_several_threads_load_the_same(tmp_path, monkeypatch, name, threads):
-    monkeypatch.setattr(model_module, "SHORT_PART", 1)
+@pytest.mark.parametrize("part", [40, 64, 1000])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_model_read_in_parts_by_several_threads_is_the_same(tmp_path, monkeypatch, name, part, threads):
+    monkeypatch.setattr(model_module, "PART", part)
     assert_same(load(save_to(tmp_path / "model", MODELS[name]), threads), MODELS[name])
 
 
 @pytest.mark.parametrize("lines", ["1 2 \n\n3 \n4 \n", "\n\n1 2 3 4 \n", "1 2 3 4 \n\n\n\n", "1 \n2 3 \n\n4 \n",
                                    "1 2 \n3 \n4 \n\n"])  # fmt: skip
 def test_lines_that_are_not_those_of_features_are_read_all_the_same(tmp_path, monkeypatch, lines):
-    monkeypatch.setattr(model_module, "SHORT_PART", 1)
-    header = "solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 4\nbias -1\nw\n"
-    (tmp_path / "model").write_text(header + lines)
+    monkeypatch.setattr(model_module, "PART", 4)
+    (tmp_path / "model").write_text(HEADER.format(4) + lines)
     for threads in (1, 2, 4):
         assert load(str(tmp_path / "model"), threads).weights.ravel().tolist() == [1, 2, 3, 4]
 
@@ -99,6 +106,95 @@ def test_weights_are_written_with_17_digits_one_line_a_feature(tmp_path, name):
     with open(save_to(tmp_path / "model", model)) as file:
         text = file.read()
     assert text[text.index("w\n") : text.rindex("llsvm ")] == expected
+
+
+BITS = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack("d", struct.pack("Q", bits))[0])
+WEIGHT = st.one_of(
+    BITS.filter(math.isfinite),
+    st.floats(-10, 10),
+    st.builds(math.ldexp, st.integers(-(2**54), 2**54), st.integers(-1074, 900)),
+    st.builds(math.ldexp, st.integers(-999, 999), st.integers(-70, 20)),  # few bits: ties among 17 digits
+    st.builds("{}e{}".format, st.integers(-99, 99), st.integers(-323, 306)).map(float),
+    st.integers(10**16, 10**18).map(float),
+    st.floats(0, 5e-308),
+)
+
+
+@settings(max_examples=300)
+@given(weights=st.lists(WEIGHT, min_size=1, max_size=50))
+def test_any_weight_is_written_as_c_does_and_read_back(tmp_path_factory, weights):
+    path = tmp_path_factory.mktemp("weights") / "model"
+    model = Model("L2R_L1LOSS_SVC_DUAL", ["1", "-1"], np.array(weights)[:, None], len(weights))
+    save_to(path, model)
+    lines = path.read_text().split("w\n")[1].splitlines()[:-1]
+    assert lines == [f"{weight:.17g} " if weight else "0 " for weight in weights]
+    assert load(str(path)).weights.ravel().tolist() == weights
+
+
+TIES = [2.0**power for power in range(-1074, 1024)] + [k / 64 for k in range(10_000)]
+TENS = [float(f"1e{power}") for power in range(-323, 309)]
+
+
+@pytest.mark.parametrize("numbers", [TIES, TENS], ids=["powers of two", "powers of ten"])
+@pytest.mark.parametrize("towards", [None, 0.0, math.inf])
+def test_powers_and_their_neighbours_are_written_as_c_does(tmp_path, numbers, towards):
+    weights = [number if towards is None else math.nextafter(number, towards) for number in numbers]
+    model = Model("L2R_L1LOSS_SVC_DUAL", ["1", "-1"], np.array(weights)[:, None], len(weights))
+    lines = Path(save_to(tmp_path / "model", model)).read_text().split("w\n")[1].splitlines()[:-1]
+    assert lines == [f"{weight:.17g} " if weight else "0 " for weight in weights]
+    np.testing.assert_array_equal(load(str(tmp_path / "model")).weights.ravel(), weights)
+
+
+NUMBER = st.one_of(
+    st.builds("{}{}e{}".format, st.sampled_from(["", "-", "+"]), st.integers(0, 10**21), st.integers(-345, 300)),
+    st.builds("{}.{}".format, st.integers(2**52, 2**53), st.sampled_from(["5", "49", "51", "50"])),
+    st.integers(2**53, 2**64 + 2**12).map(str),
+    WEIGHT.map("{:.25g}".format), WEIGHT.map("{:.3g}".format), WEIGHT.map("{:.19f}".format), WEIGHT.map(repr),
+    st.sampled_from(["-0", "0.0", "5.", ".5", "1E5", "1e-0005", "5e-324", "2.4703282292062328e-324", "1e-400",
+                     "0e999"]),
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(words=st.lists(NUMBER, min_size=1, max_size=50), blank=st.sampled_from([" \n", "\n", "\r\n", "\t", "  "]))
+def test_any_number_is_read_as_python_reads_it(tmp_path_factory, words, blank):
+    path = tmp_path_factory.mktemp("numbers") / "model"
+    path.write_bytes((HEADER.format(len(words)) + "".join(word + blank for word in words)).encode())
+    found = load(str(path)).weights.ravel()
+    assert found.tobytes() == np.array([float(word) for word in words]).tobytes()
+
+
+@pytest.mark.parametrize("word", ["half", "1e", "1e+", ".", "-", "--1", "1.2.3", "1,5", "0x", "e5", "1e5e5", "1\0",
+                                  "\0", "1\v2", "1_0", "5" * 2_000_000 + "x"])  # fmt: skip
+def test_a_word_that_is_no_number_is_refused(tmp_path, word):
+    (tmp_path / "model").write_text(HEADER.format(3) + f"1 \n{word} \n3 \n")
+    with pytest.raises(LlsvmError, match="3 weights expected, 1 found"):
+        load(str(tmp_path / "model"))
+
+
+def test_a_model_comes_through_a_pipe(tmp_path):
+    text = Path(save_to(tmp_path / "model", MODELS["more than a batch"])).read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe").write_bytes, text)
+        assert_same(load(str(tmp_path / "pipe")), MODELS["more than a batch"])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n_columns", [1, 3])
+def test_ids_not_in_use_have_zeros(tmp_path, monkeypatch, n_columns, threads):
+    monkeypatch.setattr(model_module, "BATCH", 16)
+    rng = np.random.default_rng(1)
+    ids = np.array([*np.flatnonzero(rng.random(500) < 0.2) + 1, 530, 600])
+    weights = rng.normal(size=(len(ids), n_columns))
+    labels = ["1", "-1"] if n_columns == 1 else ["1", "2", "3"]
+    with Output(str(tmp_path / "model")) as output:
+        save(Model("L2R_L1LOSS_SVC_DUAL", labels, weights, 600, ids=ids), output, threads)
+    expected = np.zeros((600, n_columns))
+    expected[ids - 1] = weights
+    np.testing.assert_array_equal(load(str(tmp_path / "model")).weights, expected)
+    lines = (tmp_path / "model").read_text().split("w\n")[1].splitlines()[:-1]
+    assert lines == ["".join(f"{weight:.17g} " for weight in row) for row in expected]
 
 
 def test_ids_beyond_100_million_are_written_with_their_weights(tmp_path):

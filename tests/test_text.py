@@ -5,6 +5,7 @@ import math
 import re
 import tempfile
 import tracemalloc
+from decimal import Decimal, localcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -196,6 +197,16 @@ ID = st.one_of(
     st.integers(1, 2**63 - 2),
     st.sampled_from([2**24 - 1, 2**24, 2**31, 2**32 + 1, 2**53 + 1, 10**18, 2**63 - 2]),
 )
+
+
+def midpoint(number: float, change: int) -> str:
+    """What is halfway from a double to the next one, in its last digit changed by so much."""
+    with localcontext() as context:
+        context.prec = 800
+        middle = (Decimal(number) + Decimal(math.nextafter(number, math.inf))) / 2
+        return str(middle + change * Decimal((0, (1,), middle.as_tuple().exponent)))
+
+
 DIGITS = st.text("0123456789", min_size=1, max_size=30)
 VALUE = st.one_of(
     st.integers(-99, 99).map(str),
@@ -203,6 +214,11 @@ VALUE = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
     st.floats(-1e3, 1e3).map("{:.6g}".format),
     st.floats(-1e3, 1e3).map("{:.25e}".format),
+    st.floats(allow_nan=False, allow_infinity=False).map("{:.17g}".format),
+    st.builds("{}e{}".format, st.integers(10**14, 10**20), st.integers(-345, 310)),
+    st.builds(midpoint, st.floats(0, 1e300), st.integers(-1, 1)),
+    st.builds("{}.{}".format, st.integers(2**52, 2**53), st.sampled_from(["5", "49", "51", "50"])),
+    st.integers(2**53, 2**64 + 2**12).map(str),
     st.builds("{}{}.{}".format, st.sampled_from(["", "-", "+"]), DIGITS, DIGITS),
     st.builds("{}{}e{}".format, st.sampled_from(["", ".", "0."]), DIGITS, st.integers(-350, 350)),
     st.sampled_from([
