@@ -495,3 +495,89 @@ def select(
             order[n] = first + <int32_t>r
             n += 0 < alpha < U or -margin <= G <= margin or (G < 0 if alpha == 0 else G > 0)
     return n
+
+
+def adopt(
+    Row[::1] rows, double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, double[::1] sums,
+    double[::1] change, const value_t[::1] kind
+):
+    """Gives every row the alpha that its loss has at the w of a survey: 0 <= a <= U where a z - d a^2 / 2 is largest.
+
+    What was its alpha is forgotten. Adds to change the w of these rows, sum a y x; sums = [sum a, sum d a^2 / 2].
+    """
+    cdef int64_t r, last = change.shape[0] - 1
+    cdef double y, U, d, z, alpha, sum_alpha = 0, sum_square = 0
+    with nogil:
+        for r in range(rows.shape[0]):
+            y = signs[rows[r].code]
+            U = box[y > 0, 0]
+            d = box[y > 0, 1]
+            z = d * rows[r].alpha - rows[r].gradient
+            alpha = 0 if z <= 0 else (U if U * d <= z else z / d)
+            if round_alpha:
+                alpha = <double><float>alpha
+            rows[r].alpha = alpha
+            if alpha > 0:
+                sum_alpha += alpha
+                sum_square += 0.5 * d * alpha * alpha
+                row_axpy(alpha * y, &rows[r], &change[0], &kind[0])
+                change[last] += alpha * y * bias
+    sums[0] = sum_alpha
+    sums[1] = sum_square
+
+
+def read_alphas(const Row[::1] rows, const int32_t[::1] slots, double[::1] alphas):
+    """The alphas of the rows in these slots."""
+    cdef int64_t k
+    with nogil:
+        for k in range(slots.shape[0]):
+            alphas[k] = rows[slots[k]].alpha
+
+
+def measure_course(
+    const Row[::1] rows, const int32_t[::1] slots, const double[::1] before, const double[::1] signs,
+    const double[:, ::1] box
+):
+    """Of the change c of alphas since they were `before`: (sum c (1 - d a), sum d c^2)."""
+    cdef int64_t k
+    cdef double d, change, slope = 0, curvature = 0
+    cdef const Row* row
+    with nogil:
+        for k in range(slots.shape[0]):
+            row = &rows[slots[k]]
+            d = box[signs[row.code] > 0, 1]
+            change = row.alpha - before[k]
+            slope += change * (1 - d * row.alpha)
+            curvature += d * change * change
+    return slope, curvature
+
+
+def go_on(
+    Row[::1] rows, const int32_t[::1] slots, const double[::1] before, double share, double[::1] w, double bias,
+    const double[::1] signs, const double[:, ::1] box, double[::1] state, const value_t[::1] kind
+):
+    """Alphas change by this share of their change since they were `before`, but stay in the box.
+
+    w has made that change already, as if there were no box; state as in sweep.
+    """
+    cdef int64_t k, last = w.shape[0] - 1
+    cdef double y, d, old, wanted, new, sum_alpha = 0, sum_square = 0
+    cdef Row* row
+    with nogil:
+        for k in range(slots.shape[0]):
+            row = &rows[slots[k]]
+            old = row.alpha
+            if old == before[k]:
+                continue
+            y = signs[row.code]
+            d = box[y > 0, 1]
+            wanted = old + share * (old - before[k])
+            new = min(max(wanted, 0.0), box[y > 0, 0])
+            if new != wanted:
+                row_axpy((new - wanted) * y, row, &w[0], &kind[0])
+                w[last] += (new - wanted) * y * bias
+            row.alpha = new
+            sum_alpha += new - old
+            sum_square += 0.5 * d * (new - old) * (new + old)
+    state[4] += sum_alpha
+    state[5] += sum_square

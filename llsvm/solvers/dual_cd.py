@@ -23,6 +23,10 @@ SMALLEST_SWEEP, MOST_STEPS = 1 << 19, 0.75
 # They look at so many bytes of rows at a time, or at that part of the sweep. For each such batch w is copied, if it
 # takes no more bytes than the batch, and no more than these.
 BATCH_BYTES, BATCHES, LARGEST_COPY = 1 << 22, 8, 1 << 20
+# Of data with so many rows by features, that part is solved first, to this gap or with so many visits by rows; its w
+# holds for all if their loss is at most so many times its own, and rows within the margin are swept first then.
+TALL, SAMPLE_SHARE, SAMPLE_GAP, SAMPLE_VISITS, SAMPLE_LOSS, SAMPLE_MARGIN = 100, 16, 1e-2, 2, 1.1, 0.2
+SMALLEST_SAMPLE = 1 << 10
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
 
@@ -35,6 +39,11 @@ def float32_box(problem) -> tuple[np.ndarray, bool]:
         bound = box[:, 0].astype(np.float32)
         box[:, 0] = np.where(bound <= box[:, 0], bound, np.nextafter(bound, np.float32(0)))
     return box, bool(rounding)
+
+
+def is_tall(n_rows: int, n_features: int) -> bool:
+    """Whether a sample of the rows tells about all."""
+    return n_rows >= max(TALL * (n_features + 1), SAMPLE_SHARE * SMALLEST_SAMPLE)
 
 
 def half_square(w: np.ndarray) -> float:
@@ -168,6 +177,15 @@ class DualCD:
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
         return float(highest - lowest)
 
+    def _is_learnt(self, visits: float) -> bool:
+        """Whether w is good for the sample that was swept, after so many visits by rows of the data."""
+        self._sample_loss, own_gap = self._state[6] / max(1, self._state[7]), self._state[8]
+        return visits >= SAMPLE_VISITS or own_gap <= SAMPLE_GAP * (self.dual + own_gap)
+
+    def _holds(self, mean_loss: float) -> bool:
+        """Whether the w of the sample is as good for rows that have this loss."""
+        return mean_loss <= SAMPLE_LOSS * self._sample_loss
+
     def _narrow(self) -> None:
         """The bounds for shrinking, from the sweep just made."""
         highest, lowest = self._state[2], self._state[3]
@@ -209,11 +227,46 @@ class DualCD:
         return reason
 
 
+class Course:
+    """The way that the alphas of some rows take over several sweeps, on which they go on as far as D grows.
+
+    Sweeps of rows whose alphas are free change them little by little, and in the end always the same way.
+    """
+
+    SWEEPS, FARTHEST = 3, 20.0
+
+    def __init__(self, slots: np.ndarray):
+        self._slots, self._before, self._w, self._sweeps = slots, np.empty(len(slots)), None, 0
+
+    def sweep_done(self, table, w, problem, box, state, kind) -> bool:
+        """True if alphas, w and state have gone on."""
+        self._sweeps += 1
+        if self._sweeps % self.SWEEPS:
+            return False
+        share = self._share(table, w, problem, box) if self._w is not None else 0.0
+        if share > 0:
+            w += share * (w - self._w)
+            _dual_cd.go_on(table, self._slots, self._before, share, w, problem.bias, problem.signs, box, state, kind)
+        _dual_cd.read_alphas(table, self._slots, self._before)
+        self._w = w.copy()
+        return share > 0
+
+    def _share(self, table, w, problem, box) -> float:
+        """Of the way so far: where D, without a box, is largest."""
+        way = w - self._w
+        slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, problem.signs, box)
+        slope, curvature = slope - float(w @ way), curvature + float(way @ way)
+        return min(slope / curvature, self.FARTHEST) if curvature > 0 else 0.0
+
+
 class Shrinking(DualCD):
     """Rows that stay in memory: sweeps of the active ones, with shrinking as in LIBLINEAR, and surveys of all.
 
     A survey gives the loss at w, and decides which rows are active: those whose alpha is free or wrong, and those that
     w, changing on as it did since the survey before, may well bring to the margin.
+
+    Where there are many rows by features, a sample of them comes first, and the alphas of all rows are then those that
+    belong to its w (docs/sampling.md).
     """
 
     # Of the mean change of margins between two surveys: rows so near to theirs are active.
@@ -224,40 +277,73 @@ class Shrinking(DualCD):
 
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
-        self._fresh, self._visited, self._gap = True, 0, np.inf
+        self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
+        self._sampling, self._course = is_tall(n_rows, self.problem.n_features), Course(self._order[:0])
+        if self._sampling:
+            shuffle(self._order, n_rows, self.problem.seed, 0)
+            self._n_active //= SAMPLE_SHARE
 
     def _pass(self, table) -> bool:
         """One sweep of the active rows; True if a survey is due."""
         self._state[6] = self._state[7] = 0
-        self._n_active = self._sweep(table, self._order, self._n_active, shrink=True, fresh=self._fresh)
+        self._n_active = self._sweep(table, self._order, self._n_active, shrink=not self._sampling, fresh=self._fresh)
         self._visited += self._state[7]
-        self._square, own_gap = half_square(self.w), self._state[8]
-        small = self.ENOUGH * self.problem.tolerance * (self._dual_at(self._square) + own_gap)
-        self._fresh = False
         self._narrow()
+        self._fresh = not self._sampling and self._course.sweep_done(
+            table, self.w, self.problem, self._box, self._state, self._kind)
+        self._square, own_gap = half_square(self.w), self._state[8]
+        if self._sampling:
+            return self._is_learnt(self._visited / len(table))
+        if self._fresh:
+            return False
+        small = self.ENOUGH * self.problem.tolerance * (self._dual_at(self._square) + own_gap)
         return own_gap <= max(self.MUCH * self._gap, small) or self._visited >= self.VISITS * len(table)
 
     def _survey(self, table, run=map) -> float:
         """The loss of all rows; run: map, or that of a pool of threads."""
-        problem, found = self.problem, np.zeros((len(starts := shares_of(len(table))) - 1, 3))
+        problem, starts = self.problem, shares_of(len(table))
         parts = [table[start:end] for start, end in pairwise(starts)]
+        found = np.zeros((len(parts), 3))
 
         def survey(part, sums):
             _dual_cd.survey(part, self.w, problem.bias, problem.signs, self._box, sums, self._kind)
 
         list(run(survey, parts, found))
         loss, self._gap, changes = found.sum(0).tolist()
-        margin = self.NEAR * (changes / len(table)) ** 0.5
+        self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
+        self._select(parts, starts, run)
+        return loss
+
+    def _select(self, parts, starts, run) -> None:
+        problem, self._n_active = self.problem, 0
 
         def select(part, start):
-            return _dual_cd.select(part, start, problem.signs, self._box, margin, self._order[start:])
+            return _dual_cd.select(part, start, problem.signs, self._box, self._margin, self._order[start:])
 
-        self._n_active = 0
         for start, count in zip(starts, run(select, parts, starts), strict=False):
             self._order[self._n_active : self._n_active + count] = self._order[start : start + count]
             self._n_active += count
-        self._fresh, self._visited = True, 0
-        return loss
+        self._fresh, self._visited, self._course = True, 0, Course(self._order[: self._n_active].copy())
+
+    def _end_sample(self, table, loss: float, run=map) -> None:
+        """After the first survey, which found this loss: the alphas that belong to w, if it is good for all rows."""
+        self._sampling = False
+        if not self._holds(loss / len(table)):
+            self._margin = self._gap = np.inf
+            self._n_active = len(table)
+            self._order[:] = np.arange(len(table))
+            return
+        problem, starts = self.problem, shares_of(len(table))
+        parts = [table[start:end] for start, end in pairwise(starts)]
+        sums, changes = np.zeros((len(parts), 2)), np.zeros((len(parts), len(self.w)))
+
+        def adopt(part, own_sums, change):
+            _dual_cd.adopt(part, problem.bias, problem.signs, self._box, self._round, own_sums, change, self._kind)
+
+        list(run(adopt, parts, sums, changes))
+        self.w, self._state[4:6] = changes.sum(0), sums.sum(0)
+        self._margin, self._gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
+        self._select(parts, starts, run)
 
 
 class InMemory(Shrinking):
@@ -265,8 +351,8 @@ class InMemory(Shrinking):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row."""
-        return 1, 2, 0
+        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row (Course)."""
+        return 1, 3, 12
 
     def __init__(self, problem, data: Resident):
         super().__init__(problem)
@@ -294,7 +380,10 @@ class InMemory(Shrinking):
         self._look(half_square(self.w))
 
     def _look(self, square: float) -> None:
-        self._certify(self.w, self._survey(self._data.table, self._pool.map), square)
+        loss = self._survey(self._data.table, self._pool.map)
+        self._certify(self.w, loss, square)
+        if self._sampling and not self._is_done():
+            self._end_sample(self._data.table, loss, self._pool.map)
 
     def close(self) -> None:
         self._close_team()

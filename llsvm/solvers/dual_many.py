@@ -52,7 +52,10 @@ class Machine(DualMachine):
             self.visits += int(self._state[7])
         if is_due:
             self.begin_look()
-            self.end_look(self._survey(rows))
+            loss = self._survey(rows)
+            self.end_look(loss)
+            if self._sampling and not self.done:
+                self._end_sample(rows, loss)
         self.alphas[:], self._gradients[:] = rows["alpha"], rows["gradient"]
 
     def keep_float32(self) -> None:
@@ -169,9 +172,9 @@ class InMemory(Many):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable, its gradient and a place in the order of every problem, and a copy for every
-        thread."""
-        return n_labels, Many.vectors, 16 * n_labels + min(config.threads, n_labels) * ROW.itemsize
+        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy for
+        every thread."""
+        return n_labels, Many.vectors, 28 * n_labels + min(config.threads, n_labels) * ROW.itemsize
 
     def passes(self):
         self._begin()
