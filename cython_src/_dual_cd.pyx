@@ -554,7 +554,7 @@ def measure_course(
 
 def go_on(
     Row[::1] rows, const int32_t[::1] slots, const double[::1] before, double share, double[::1] w, double bias,
-    const double[::1] signs, const double[:, ::1] box, double[::1] state, const value_t[::1] kind
+    const double[::1] signs, const double[:, ::1] box, bint round_alpha, double[::1] state, const value_t[::1] kind
 ):
     """Alphas change by this share of their change since they were `before`, but stay in the box.
 
@@ -573,6 +573,8 @@ def go_on(
             d = box[y > 0, 1]
             wanted = old + share * (old - before[k])
             new = min(max(wanted, 0.0), box[y > 0, 0])
+            if round_alpha:
+                new = <double><float>new
             if new != wanted:
                 row_axpy((new - wanted) * y, row, &w[0], &kind[0])
                 w[last] += (new - wanted) * y * bias

@@ -86,13 +86,13 @@ def _joined(loaded: list) -> Group:
 class ActiveRows:
     """Rows with their dual variables, which may also stand in the rows themselves (no columns).
 
-    `memory` bounds what is held, and what a group takes, `copies` tables that a solver makes of it included; what does
-    not fit, or all with spilling, goes to the file. Problems may be added while rows are appended: `columns(n)` tells
-    which of the n dual variables that a row was appended with are those of all problems.
+    `memory` bounds what is held, and what a group takes, `copies` tables that a solver makes of it and `beside` bytes a
+    row included; what does not fit, or all with spilling, goes to the file. Problems may be added while rows are
+    appended: `columns(n)` tells which of the n dual variables that a row was appended with are those of all problems.
     """
 
-    def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False):
-        self.memory, self._spilling = memory, spilling
+    def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False, beside: int = 0):
+        self.memory, self._spilling, self._beside = memory, spilling, beside
         self._dtype, self.copies = np.dtype(dtype), copies
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Frame] = []
@@ -101,7 +101,7 @@ class ActiveRows:
 
     def _size(self, segment) -> int:
         # A table and an order of visits, of the group and of every copy.
-        per_row = (1 + self.copies) * (ROW.itemsize + 4) + 32 * segment.n_columns
+        per_row = (1 + self.copies) * (ROW.itemsize + 4) + self._beside + 32 * segment.n_columns
         return segment.n_bytes + segment.n_rows * per_row
 
     def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None) -> None:

@@ -89,6 +89,40 @@ class Team:
         self._pool.shutdown()
 
 
+class Course:
+    """The way that the alphas of some rows take over several sweeps, on which they go on as far as D grows.
+
+    Sweeps of rows whose alphas are free change them little by little, and in the end always the same way.
+    """
+
+    SWEEPS, FARTHEST, ROW_BYTES = 3, 20.0, 12
+
+    def __init__(self, slots: np.ndarray):
+        self._slots, self._before, self._w, self._sweeps = slots, np.empty(len(slots)), None, 0
+
+    def sweep_done(self, table, w, problem, box, *rest) -> bool:
+        """True if alphas, w and state have gone on."""
+        self._sweeps += 1
+        if self._sweeps % self.SWEEPS:
+            return False
+        share = self._turn_back(table, w, problem, box) if self._w is not None else 0.0
+        if share > 0:
+            self._w *= -share
+            w += self._w
+            _dual_cd.go_on(table, self._slots, self._before, share, w, problem.bias, problem.signs, box, *rest)
+        _dual_cd.read_alphas(table, self._slots, self._before)
+        self._w = w.copy() if self._w is None else self._w
+        self._w[:] = w
+        return share > 0
+
+    def _turn_back(self, table, w, problem, box) -> float:
+        """Makes the old w the way back to it; returns the part of the way so far where D, without a box, is largest."""
+        self._w -= w
+        slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, problem.signs, box)
+        slope, curvature = slope + float(w @ self._w), curvature + float(self._w @ self._w)
+        return min(slope / curvature, self.FARTHEST) if curvature > 0 else 0.0
+
+
 class DualCD:
     """What every variant shares: w, the dual value kept up with each step, and the best certified w.
 
@@ -155,6 +189,10 @@ class DualCD:
         order = np.arange(len(table), dtype=np.int32)
         for _ in range(sweeps):
             self._sweep(table, order, len(order), len(table))
+
+    def _follow(self, course: Course, table) -> bool:
+        """After a sweep of the rows of this course; True if alphas went on."""
+        return course.sweep_done(table, self.w, self.problem, self._box, self._round, self._state, self._kind)
 
     def _solve(self, table, order, inner: int, count_from: int) -> None:
         """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
@@ -227,38 +265,6 @@ class DualCD:
         return reason
 
 
-class Course:
-    """The way that the alphas of some rows take over several sweeps, on which they go on as far as D grows.
-
-    Sweeps of rows whose alphas are free change them little by little, and in the end always the same way.
-    """
-
-    SWEEPS, FARTHEST = 3, 20.0
-
-    def __init__(self, slots: np.ndarray):
-        self._slots, self._before, self._w, self._sweeps = slots, np.empty(len(slots)), None, 0
-
-    def sweep_done(self, table, w, problem, box, state, kind) -> bool:
-        """True if alphas, w and state have gone on."""
-        self._sweeps += 1
-        if self._sweeps % self.SWEEPS:
-            return False
-        share = self._share(table, w, problem, box) if self._w is not None else 0.0
-        if share > 0:
-            w += share * (w - self._w)
-            _dual_cd.go_on(table, self._slots, self._before, share, w, problem.bias, problem.signs, box, state, kind)
-        _dual_cd.read_alphas(table, self._slots, self._before)
-        self._w = w.copy()
-        return share > 0
-
-    def _share(self, table, w, problem, box) -> float:
-        """Of the way so far: where D, without a box, is largest."""
-        way = w - self._w
-        slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, problem.signs, box)
-        slope, curvature = slope - float(w @ way), curvature + float(way @ way)
-        return min(slope / curvature, self.FARTHEST) if curvature > 0 else 0.0
-
-
 class Shrinking(DualCD):
     """Rows that stay in memory: sweeps of the active ones, with shrinking as in LIBLINEAR, and surveys of all.
 
@@ -289,8 +295,7 @@ class Shrinking(DualCD):
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=not self._sampling, fresh=self._fresh)
         self._visited += self._state[7]
         self._narrow()
-        self._fresh = not self._sampling and self._course.sweep_done(
-            table, self.w, self.problem, self._box, self._state, self._kind)
+        self._fresh = not self._sampling and self._follow(self._course, table)
         self._square, own_gap = half_square(self.w), self._state[8]
         if self._sampling:
             return self._is_learnt(self._visited / len(table))
@@ -351,8 +356,8 @@ class InMemory(Shrinking):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row (Course)."""
-        return 1, 3, 12
+        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row."""
+        return 1, 3, Course.ROW_BYTES
 
     def __init__(self, problem, data: Resident):
         super().__init__(problem)
@@ -480,6 +485,7 @@ class Streaming(DualCD):
 
     def passes(self):
         number, estimate = 0, np.inf
+        self._prepare()
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
             snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
@@ -500,13 +506,19 @@ class Streaming(DualCD):
                 self.problem.progress(1 - rows_left / self.blocks.n_rows)
             if snapshot is not None:
                 self._certify(snapshot, loss)
+            snapshot = None  # makes room for a Course
             self._end_pass(self._is_done())
             self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
             self.compute += time.perf_counter() - start - (self.wait - waited)
-            square = half_square(self.w)
-            met = Certificate(square + float(self._state[6]), self._dual_at(square))
-            estimate = met.relative_gap
-            yield self._stats(number, self._n_active, met)
+            met = self._met()
+            stats = self._stats(number, self._n_active, met)
+            estimate = min(met.relative_gap, stats.gap)
+            yield stats
+
+    def _met(self) -> Certificate:
+        """The objectives with the losses met in the pass."""
+        square = half_square(self.w)
+        return Certificate(square + float(self._state[6]), self._dual_at(square))
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
@@ -524,6 +536,9 @@ class Streaming(DualCD):
         self._reader.close()
         self._alphas.close()
         self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
+
+    def _prepare(self) -> None:
+        """Before the first pass."""
 
     def _use_wait(self) -> bool:
         """Does some work while the next rows are not there; False if there is none."""

@@ -10,7 +10,7 @@ from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.reader import ROW, copied
-from llsvm.solvers.dual_cd import WORTH_CERTIFYING, float32_box, half_square
+from llsvm.solvers.dual_cd import WORTH_CERTIFYING, Course, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
@@ -172,9 +172,10 @@ class InMemory(Many):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy for
-        every thread."""
-        return n_labels, Many.vectors, 28 * n_labels + min(config.threads, n_labels) * ROW.itemsize
+        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy
+        for every thread."""
+        own = 16 + Course.ROW_BYTES
+        return n_labels, Many.vectors + 1, own * n_labels + min(config.threads, n_labels) * ROW.itemsize
 
     def passes(self):
         self._begin()

@@ -12,12 +12,15 @@ import time
 
 import numpy as np
 
+from llsvm import _dual_cd
 from llsvm.active import ActiveRows
-from llsvm.reader import Arena, arena_bytes, choose, groups, shuffle
-from llsvm.solvers.dual_cd import Streaming
+from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
+from llsvm.solvers.dual_cd import SAMPLE_SHARE, SMALLEST_SAMPLE, Course, Streaming, is_tall
 
 GROUP_SHARE = 0.04
-MARGIN = 0.1
+MARGIN, START_MARGIN = 0.1, 0.2
+SAMPLE_MEMORY = 0.7  # of that of active rows
+LITTLE, MENDING = 0.1, 2  # of the tolerance; sweeps
 # Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
 SWEEPS, VISITS = 30, 2
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
@@ -27,6 +30,9 @@ ALPHAS_TOGETHER = 1 << 15
 
 class Exact(Streaming):
     """Sweeps the active rows between passes."""
+
+    # Of tall data: the w of a sample, and the loss of the rows that have got the alphas that belong to it.
+    _start, _start_loss = None, 0.0
 
     def __init__(self, problem, blocks):
         super().__init__(problem, blocks)
@@ -55,10 +61,58 @@ class Exact(Streaming):
         order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
         while True:
             shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            if passes == 0:
+                self._sample = self._choose_sample(order)
+                yield from groups(self._sample, sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
             passes += 1
             yield from groups(order, sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
 
+    def _choose_sample(self, order: np.ndarray) -> np.ndarray:
+        """The first of these chunks, if the data are tall: a part of the rows, and no more than fit."""
+        blocks = self.blocks
+        rows, nonzeros = np.cumsum(blocks.chunk_rows[order]), np.cumsum(blocks.chunk_nonzeros[order])
+        fits = rows_bytes(rows, nonzeros, blocks.dtype.itemsize) <= SAMPLE_MEMORY * self._spare_bytes
+        count = int((fits & (rows <= blocks.n_rows // SAMPLE_SHARE)).sum())
+        is_enough = count and rows[count - 1] >= SMALLEST_SAMPLE and is_tall(int(rows[count - 1]), blocks.n_features)
+        return order[: count if is_enough else 0].copy()
+
+    def _prepare(self) -> None:
+        """Solves the sample, whose dual variables are then forgotten."""
+        if not len(self._sample):
+            return
+        rows_left = self._rows_of(self._sample)
+        while rows_left:
+            arena, group = self._reader.next()
+            self._active.append(arena.rows, np.empty((arena.n_rows, 0)))
+            rows_left -= self._rows_of(group)
+            self._reader.release(arena)
+        for group in self._active.groups():
+            order, visits = np.arange(len(group.table), dtype=np.int32), 0
+            while not visits or not self._is_learnt(visits / self.blocks.n_rows):
+                self._state[6] = self._state[7] = 0
+                self._sweep(group.table, order, len(order))
+                visits += len(order)
+            self._start, self.w, self._state[4:6] = self.w, np.zeros_like(self.w), 0
+            del group
+        self._renew_active()
+
+    def _adopt(self, rows: np.ndarray) -> None:
+        """Gives rows the alphas that belong to the w of the sample, if it holds for them."""
+        problem, sums = self.problem, np.zeros(3)
+        _dual_cd.survey(rows, self._start, problem.bias, problem.signs, self._box, sums, self._kind)
+        if not self._start_loss and not self._holds(sums[0] / len(rows)):
+            self._start = None
+            return
+        self._start_loss += sums[0]
+        _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums[1:], self.w, self._kind)
+        self._state[4:6] += sums[1:]
+        self._state[7] += len(rows)
+
     def _visit(self, arena: Arena) -> None:
+        if self._start is not None:
+            self._adopt(arena.rows)
+        if self._start is not None:
+            return
         order = self._order[: arena.n_rows]
         order[:] = np.arange(arena.first_slot, arena.first_slot + arena.n_rows)
         self._sweep(self._table, order, len(order), together=False)  # other threads read meanwhile
@@ -67,7 +121,7 @@ class Exact(Streaming):
         """Copies the active rows."""
         rows = arena.rows
         chosen = np.empty(len(rows), bool)
-        n_chosen = choose(rows, self._bounds, MARGIN, chosen.view(np.uint8))
+        n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else START_MARGIN, chosen.view(np.uint8))
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
 
     def _use_wait(self) -> bool:
@@ -82,7 +136,7 @@ class Exact(Streaming):
         return True
 
     def _new_active(self) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0)
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=Course.ROW_BYTES)
 
     def _end_pass(self, done: bool) -> None:
         self._n_active = self._active.n_rows
@@ -91,9 +145,26 @@ class Exact(Streaming):
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
         sweeps = self.problem.inner or max(1, round(sweeps))
         for group in self._active.groups():
-            self._sweep_all(group.table, sweeps)
+            self._sweep_on(group.table, sweeps)
             self._keep_alphas(group.table)
             del group
+        self._renew_active()
+        if self._start is not None:
+            self._certify(self._start, self._start_loss)
+            self._start = None
+
+    def _sweep_on(self, table, sweeps: int) -> None:
+        """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
+        order = np.arange(len(table), dtype=np.int32)
+        course, small = Course(order.copy()), LITTLE * self.problem.tolerance * len(table) / max(1, self._n_active)
+        for left in range(sweeps, 0, -1):
+            self._sweep(table, order, len(order), len(table))
+            if self._state[8] <= small * self.dual:
+                break
+            if left > MENDING:  # sweeps, for w where the box stood in the way
+                self._follow(course, table)
+
+    def _renew_active(self) -> None:
         self._active.close()
         self._active = self._new_active()
 
