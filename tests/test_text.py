@@ -723,6 +723,20 @@ def test_what_cannot_be_opened_is_named(tmp_path, name, words):
     assert str(tmp_path / name) in str(refusal.value)
 
 
+@pytest.mark.parametrize("zero_based", [False, True])
+def test_usual_and_odd_pairs_alternate_over_many_rows(zero_based):
+    rng = np.random.default_rng(7)
+    values = ["1", "0.5", "-0.0206633", "7.12345678", "0.123456789", "12345678", "123456789", "-3", "+2", ".5", "1e-3",
+              "12.5", "-0", "0.1234567890123456789"]
+    gaps = [" "] * 12 + ["  ", "\t"]
+    lines = []
+    for _ in range(600):
+        ids = np.unique(rng.integers(1, 10 ** rng.integers(1, 12), rng.integers(0, 30)))
+        pairs = [f"{rng.choice(gaps)}{id}:{rng.choice(values)}" for id in ids]
+        lines.append(str(rng.choice(["+1", "-1", "elephants", "a#b"])) + "".join(pairs) + str(rng.choice(["", " ", "# c"])))
+    assert_agrees("\n".join(lines).encode(), np.float64, zero_based, threads=2, piece=4000)
+
+
 # --- feature numbers
 
 
