@@ -17,16 +17,17 @@ for the one before. All else is read byte by byte.
 """
 
 from libc.math cimport isinf
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport strtod
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from _sparse cimport radix_sort, value_t
+from _sparse cimport prefetch, radix_sort, value_t
 
 cdef enum:
     TOKEN_LIMIT = 1023
     PLACES = 1024 - 64    # of ends of tokens that are found at a time
     RECENT_LABELS = 16
+    IDS_AHEAD = 24        # whose places in a table are asked for
 
 # What scan() found wrong; text.py has the sentences.
 cdef enum:
@@ -258,7 +259,7 @@ cdef void pass_by(Ends* ends, const uint8_t* p) noexcept nogil:
 cdef inline int64_t read_pairs(
     const uint8_t** at, Ends* ends, int64_t zero_based, int64_t* ids, value_t* values, int64_t* last, bint* ascending
 ) noexcept nogil:
-    """Pairs of the usual kind from the blank before the first on; stops at what is no such pair. Returns their number."""
+    """Pairs of the usual kind, from the blank before the first on; stops at what is none. Returns their number."""
     cdef const uint8_t* text = ends.text
     cdef const uint8_t* p = at[0]
     cdef const uint8_t* colon
@@ -490,23 +491,51 @@ cdef inline uint64_t slot_of(int64_t id) noexcept nogil:
     return (<uint64_t>id * <uint64_t>0x9E3779B97F4A7C15) >> 20
 
 
+def look_up(const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] unknown, const int32_t[::1] direct):
+    """features[k] = the number of ids[k] where the table of number() has it already; returns how many have none yet,
+    the k of which go to unknown.
+
+    Another thread may be adding numbers to the table meanwhile: an entry goes from 0 to its number once.
+    """
+    cdef Py_ssize_t k, n = ids.shape[0]
+    cdef int64_t count = 0, ahead, id, limit = direct.shape[0]
+    cdef int32_t feature
+    with nogil:
+        for k in range(n):
+            if k + IDS_AHEAD < n:
+                ahead = ids[k + IDS_AHEAD]
+                if ahead < limit:
+                    prefetch(&direct[ahead])
+            id = ids[k]
+            feature = direct[id] if id < limit else 0
+            features[k] = feature - 1
+            unknown[count] = <int32_t>k
+            count += feature == 0
+    return count
+
+
 def number(
-    const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] direct, int64_t[::1] hashed_ids,
-    int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known, int64_t n_hashed
+    const int64_t[::1] ids, int32_t[::1] features, const int32_t[::1] unknown, int32_t[::1] direct,
+    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known,
+    int64_t n_hashed
 ):
-    """Features by order of first appearance: features[k] = the number of ids[k], new ids being appended to known.
+    """Features by order of first appearance: features[k] = the number of ids[k] for all k in unknown, new ids being
+    appended to known.
 
     An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table
-    of the hashed arrays (id 0: empty), kept at most half full. Returns (k, n_known, n_hashed), k < len(ids) where a
-    table is full: the caller enlarges it and calls again from k.
+    of the hashed arrays (id 0: empty), kept at most half full. Returns (j, n_known, n_hashed), j < len(unknown) where a
+    table is full: the caller enlarges it and calls again from j.
     """
-    cdef Py_ssize_t k = start, n = ids.shape[0]
+    cdef Py_ssize_t j = start, n = unknown.shape[0]
     cdef int64_t id, limit = direct.shape[0], room = known.shape[0], hash_room = hashed_ids.shape[0] // 2
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     cdef int32_t feature
     with nogil:
-        while k < n:
-            id = ids[k]
+        while j < n:
+            if j + IDS_AHEAD < n:
+                id = ids[unknown[j + IDS_AHEAD]]
+                prefetch(&direct[id] if id < limit else <const void*>&hashed_ids[slot_of(id) & mask])
+            id = ids[unknown[j]]
             if id < limit:
                 feature = direct[id] - 1
                 if feature < 0:
@@ -529,9 +558,9 @@ def number(
                     n_known += 1
                     n_hashed += 1
                 feature = hashed_features[slot]
-            features[k] = feature
-            k += 1
-    return k, n_known, n_hashed
+            features[unknown[j]] = feature
+            j += 1
+    return j, n_known, n_hashed
 
 
 def fill_hash(const int64_t[::1] known, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features):
