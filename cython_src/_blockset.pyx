@@ -14,7 +14,7 @@ All integers are little-endian.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from _sparse cimport below, mix, sort_distinct, value_t
 
@@ -170,33 +170,35 @@ cdef bint rows_are_constant(const int32_t* lengths, const value_t* values, int64
     return True
 
 
-cdef inline uint32_t bits_hash(value_t value) noexcept nogil:
+cdef inline uint64_t bits_of(value_t value) noexcept nogil:
     cdef uint64_t bits = 0
     memcpy(&bits, &value, sizeof(value_t))
-    return <uint32_t>((bits * <uint64_t>0x9E3779B97F4A7C15) >> 54)
+    return bits
 
 
-cdef int64_t find_entry(const value_t* entries, const int32_t* slots, value_t value) noexcept nogil:
-    """The slot (of 1024) that holds this value's place in the dictionary, or the empty one where it belongs."""
-    cdef uint32_t slot = bits_hash(value)
-    while slots[slot] >= 0 and entries[slots[slot]] != value:
-        slot = (slot + 1) & 1023
-    return slot
-
-
-cdef int build_dictionary(const value_t* values, int64_t n, value_t* entries, int32_t* slots) noexcept nogil:
-    """Distinct values in order of appearance; their number, or 0 if there are more than 256."""
-    cdef int64_t k, slot
-    cdef int size = 0
-    memset(slots, 255, 1024 * sizeof(int32_t))
+cdef int build_dictionary(const value_t* values, int64_t n, value_t* entries, uint8_t* places) noexcept nogil:
+    """Distinct values in order of appearance, and the place of each value among them; returns their number, or 0 if
+    there are more than 256."""
+    cdef int32_t[1024] slots
+    cdef int64_t k
+    cdef uint64_t slot, bits, last = 0
+    cdef int size = 0, place = 0
+    memset(slots, 255, sizeof(slots))
     for k in range(n):
-        slot = find_entry(entries, slots, values[k])
-        if slots[slot] < 0:
-            if size == 256:
-                return 0
-            entries[size] = values[k]
-            slots[slot] = size
-            size += 1
+        bits = bits_of(values[k])
+        if k == 0 or bits != last:
+            last = bits
+            slot = (bits * <uint64_t>0x9E3779B97F4A7C15) >> 54
+            while slots[slot] >= 0 and bits_of(entries[slots[slot]]) != bits:
+                slot = (slot + 1) & 1023
+            if slots[slot] < 0:
+                if size == 256:
+                    return 0
+                entries[size] = values[k]
+                slots[slot] = size
+                size += 1
+            place = slots[slot]
+        places[k] = <uint8_t>place
     return size
 
 
@@ -204,7 +206,6 @@ cdef uint8_t* put_values(
     uint8_t* out, Header* header, const int32_t* lengths, const value_t* values
 ) noexcept nogil:
     cdef value_t[256] entries
-    cdef int32_t[1024] slots
     cdef int64_t k, n = header.nonzeros, rows = header.rows
     cdef int plane, size
     cdef const uint8_t* raw = <const uint8_t*>values
@@ -217,15 +218,13 @@ cdef uint8_t* put_values(
             memcpy(out + k * sizeof(value_t), &first, sizeof(value_t))
             values += lengths[k]
         return out + rows * sizeof(value_t)
-    size = build_dictionary(values, n, entries, slots)
+    size = build_dictionary(values, n, entries, out + sizeof(entries))
     if size:
         header.value_mode = DICTIONARY
         header.last_entry = <uint8_t>(size - 1)
         memcpy(out, entries, size * sizeof(value_t))
-        out += size * sizeof(value_t)
-        for k in range(n):
-            out[k] = <uint8_t>slots[find_entry(entries, slots, values[k])]
-        return out + n
+        memmove(out + size * sizeof(value_t), out + sizeof(entries), n)
+        return out + size * sizeof(value_t) + n
     header.value_mode = PLAIN
     if value_t is float:
         return put_planes(out, <const uint32_t*>values, n, 4)
