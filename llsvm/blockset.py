@@ -21,7 +21,7 @@ from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
 from llsvm.files import partial_name, remove
 from llsvm.memory import MB
 
-FORMAT, VERSION = "llsvm-blocks", 1
+FORMAT, VERSION = "llsvm-blocks", 2
 MANIFEST, FEATURE_IDS = "manifest.json", "features.zst"
 MAX_BLOCKS = 4096
 # A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
