@@ -221,14 +221,16 @@ cdef int64_t count_equal(const value_t* values, int64_t n, value_t number) noexc
 
 cdef int64_t put_common(uint8_t* bits, value_t* values, int64_t n, value_t number) noexcept nogil:
     """Sets a bit for each value that is this number and moves the others to the front; returns how many."""
-    cdef int64_t k, listed = 0
-    cdef uint8_t equal
-    memset(bits, 0, (n + 7) // 8)
-    for k in range(n):
-        equal = bits_of(values[k]) == bits_of(number)
-        bits[k >> 3] |= equal << (k & 7)
-        values[listed] = values[k]
-        listed += 1 - equal
+    cdef int64_t k, j, listed = 0
+    cdef uint32_t equal, byte
+    for k in range(0, n, 8):
+        byte = 0
+        for j in range(min(<int64_t>8, n - k)):
+            equal = bits_of(values[k + j]) == bits_of(number)
+            byte |= equal << j
+            values[listed] = values[k + j]
+            listed += 1 - equal
+        bits[k >> 3] = <uint8_t>byte
     return listed
 
 
