@@ -4,17 +4,19 @@ A chunk, before zstd, is a header of 32 bytes and five runs of bytes, each numbe
 bytes, then all second bytes, ...), because a plane of high bytes compresses to almost nothing:
 
     header   int64 rows, int64 nonzeros, uint8 label bytes, length bytes, index bytes, value mode, value bytes,
-             uint8 dictionary size - 1, 2 unused, uint32 common length, 4 unused
+             uint8 dictionary size - 1, 2 unused, uint32 common length, uint32 values that are listed in mode 3
     labels   1 or 2 planes of label codes
     lengths  nonzeros of each row, 1-4 planes; none (length bytes = 0) where all rows have the common length
     indexes  distance to the feature before in the row, minus 1; none (index bytes = 0) where every row is 0, 1, 2, ...
-    values   mode 0: 4 or 8 planes; mode 1: one number a row; mode 2: a dictionary of at most 256, then one byte each
+    values   mode 0: 4 or 8 planes; mode 1: one number a row; mode 2: a dictionary of at most 256, then one byte each;
+             mode 3 (from version 2 of the format on): a number that is common, a bit for each value, from the lowest of
+             the first byte on, set where the value is that number, then 4 or 8 planes of all others
 
 All integers are little-endian.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from _sparse cimport below, mix, sort_distinct, value_t
 
@@ -23,6 +25,8 @@ cdef enum:
     PLAIN = 0
     ROW_CONSTANT = 1
     DICTIONARY = 2
+    COMMON_NUMBER = 3
+    COMMON_SHARE = 8      # what is an eighth of all values is common
 
 cdef packed struct Header:
     int64_t rows
@@ -35,7 +39,7 @@ cdef packed struct Header:
     uint8_t last_entry
     uint8_t[2] unused
     uint32_t common_length
-    uint8_t[4] spare
+    uint32_t listed
 
 
 def scatter(
@@ -170,44 +174,86 @@ cdef bint rows_are_constant(const int32_t* lengths, const value_t* values, int64
     return True
 
 
-cdef inline uint32_t bits_hash(value_t value) noexcept nogil:
+cdef inline uint64_t bits_of(value_t value) noexcept nogil:
     cdef uint64_t bits = 0
     memcpy(&bits, &value, sizeof(value_t))
-    return <uint32_t>((bits * <uint64_t>0x9E3779B97F4A7C15) >> 54)
+    return bits
 
 
-cdef int64_t find_entry(const value_t* entries, const int32_t* slots, value_t value) noexcept nogil:
-    """The slot (of 1024) that holds this value's place in the dictionary, or the empty one where it belongs."""
-    cdef uint32_t slot = bits_hash(value)
-    while slots[slot] >= 0 and entries[slots[slot]] != value:
-        slot = (slot + 1) & 1023
-    return slot
+cdef int build_dictionary(
+    const value_t* values, int64_t n, value_t* entries, int64_t* counts, uint8_t* places
+) noexcept nogil:
+    """Distinct values in order of appearance, how often each was met, and the place of each value among them.
 
-
-cdef int build_dictionary(const value_t* values, int64_t n, value_t* entries, int32_t* slots) noexcept nogil:
-    """Distinct values in order of appearance; their number, or 0 if there are more than 256."""
-    cdef int64_t k, slot
-    cdef int size = 0
-    memset(slots, 255, 1024 * sizeof(int32_t))
+    Returns their number, or 0 if there are more than 256: then the first 256 of them and their counts until then.
+    """
+    cdef int32_t[1024] slots
+    cdef int64_t k
+    cdef uint64_t slot, bits, last = 0
+    cdef int size = 0, place = 0
+    memset(slots, 255, sizeof(slots))
     for k in range(n):
-        slot = find_entry(entries, slots, values[k])
-        if slots[slot] < 0:
-            if size == 256:
-                return 0
-            entries[size] = values[k]
-            slots[slot] = size
-            size += 1
+        bits = bits_of(values[k])
+        if k == 0 or bits != last:
+            last = bits
+            slot = (bits * <uint64_t>0x9E3779B97F4A7C15) >> 54
+            while slots[slot] >= 0 and bits_of(entries[slots[slot]]) != bits:
+                slot = (slot + 1) & 1023
+            if slots[slot] < 0:
+                if size == 256:
+                    return 0
+                entries[size] = values[k]
+                counts[size] = 0
+                slots[slot] = size
+                size += 1
+            place = slots[slot]
+        counts[place] += 1
+        places[k] = <uint8_t>place
     return size
 
 
-cdef uint8_t* put_values(
-    uint8_t* out, Header* header, const int32_t* lengths, const value_t* values
-) noexcept nogil:
-    cdef value_t[256] entries
-    cdef int32_t[1024] slots
-    cdef int64_t k, n = header.nonzeros, rows = header.rows
-    cdef int plane, size
+cdef int64_t count_equal(const value_t* values, int64_t n, value_t number) noexcept nogil:
+    cdef int64_t k, count = 0
+    for k in range(n):
+        count += bits_of(values[k]) == bits_of(number)
+    return count
+
+
+cdef int64_t put_common(uint8_t* bits, value_t* values, int64_t n, value_t number) noexcept nogil:
+    """Sets a bit for each value that is this number and moves the others to the front; returns how many."""
+    cdef int64_t k, j, listed = 0
+    cdef uint32_t equal, byte
+    for k in range(0, n, 8):
+        byte = 0
+        for j in range(min(<int64_t>8, n - k)):
+            equal = bits_of(values[k + j]) == bits_of(number)
+            byte |= equal << j
+            values[listed] = values[k + j]
+            listed += 1 - equal
+        bits[k >> 3] = <uint8_t>byte
+    return listed
+
+
+cdef uint8_t* put_value_planes(uint8_t* out, const value_t* values, int64_t n) noexcept nogil:
     cdef const uint8_t* raw = <const uint8_t*>values
+    cdef int64_t k
+    cdef int plane
+    if value_t is float:
+        return put_planes(out, <const uint32_t*>values, n, 4)
+    else:
+        for plane in range(8):
+            for k in range(n):
+                out[k] = raw[8 * k + plane]
+            out += n
+        return out
+
+
+cdef uint8_t* put_values(uint8_t* out, Header* header, const int32_t* lengths, value_t* values) noexcept nogil:
+    """The values of a chunk, which are used up."""
+    cdef value_t[256] entries
+    cdef int64_t[256] counts
+    cdef int64_t k, n = header.nonzeros, rows = header.rows
+    cdef int size, most = 0
     cdef value_t first
     header.value_bytes = sizeof(value_t)
     if rows_are_constant(lengths, values, rows):
@@ -217,30 +263,31 @@ cdef uint8_t* put_values(
             memcpy(out + k * sizeof(value_t), &first, sizeof(value_t))
             values += lengths[k]
         return out + rows * sizeof(value_t)
-    size = build_dictionary(values, n, entries, slots)
+    size = build_dictionary(values, n, entries, counts, out + sizeof(entries))
     if size:
         header.value_mode = DICTIONARY
         header.last_entry = <uint8_t>(size - 1)
         memcpy(out, entries, size * sizeof(value_t))
-        out += size * sizeof(value_t)
-        for k in range(n):
-            out[k] = <uint8_t>slots[find_entry(entries, slots, values[k])]
-        return out + n
+        memmove(out + size * sizeof(value_t), out + sizeof(entries), n)
+        return out + size * sizeof(value_t) + n
+    for k in range(256):
+        if counts[k] > counts[most]:
+            most = <int>k
+    if counts[most] > 1 and COMMON_SHARE * count_equal(values, n, entries[most]) >= n and n >> 32 == 0:
+        header.value_mode = COMMON_NUMBER
+        memcpy(out, &entries[most], sizeof(value_t))
+        out += sizeof(value_t)
+        header.listed = <uint32_t>put_common(out, values, n, entries[most])
+        return put_value_planes(out + (n + 7) // 8, values, header.listed)
     header.value_mode = PLAIN
-    if value_t is float:
-        return put_planes(out, <const uint32_t*>values, n, 4)
-    for plane in range(8):
-        for k in range(n):
-            out[k] = raw[8 * k + plane]
-        out += n
-    return out
+    return put_value_planes(out, values, n)
 
 
 def encode(
     const uint16_t[::1] codes, const int32_t[::1] lengths, int32_t[::1] features, value_t[::1] values,
     uint8_t[::1] out
 ):
-    """One chunk into out (its room: blockset.payload_room); features are used up.
+    """One chunk into out (its room: blockset.payload_room); features and values are used up.
 
     Returns (bytes written, largest squared norm of a row).
     """
@@ -292,6 +339,8 @@ cdef int64_t payload_size(const Header* header) noexcept nogil:
         return size + header.rows * header.value_bytes
     if header.value_mode == DICTIONARY:
         return size + (header.last_entry + 1) * header.value_bytes + header.nonzeros
+    if header.value_mode == COMMON_NUMBER:
+        return size + (header.nonzeros + 7) // 8 + (<int64_t>header.listed + 1) * header.value_bytes
     return size + header.nonzeros * header.value_bytes
 
 
@@ -314,12 +363,44 @@ cdef int64_t sum_differences(int32_t* features, const int32_t* lengths, int64_t 
     return largest
 
 
-cdef void get_values(const uint8_t* p, const Header* header, const int32_t* lengths, value_t* values) noexcept nogil:
+cdef void get_value_planes(const uint8_t* p, value_t* values, int64_t n) noexcept nogil:
+    cdef uint8_t* raw = <uint8_t*>values
+    cdef int64_t k
+    cdef int plane
+    if value_t is float:
+        get_planes(p, <uint32_t*>values, n, 4)
+    else:
+        for plane in range(8):
+            for k in range(n):
+                raw[8 * k + plane] = p[k]
+            p += n
+
+
+cdef bint get_common(const uint8_t* p, int64_t listed, value_t* values, int64_t n) noexcept nogil:
+    """Mode 3: the listed values are put at the end and moved to their places from the first on; False where the bits do
+    not leave as many."""
+    cdef value_t[2] choice
+    cdef const uint8_t* bits = p + sizeof(value_t)
+    cdef int64_t k, at = n - listed
+    if listed > n:
+        return False
+    memcpy(&choice[1], p, sizeof(value_t))
+    get_value_planes(bits + (n + 7) // 8, values + at, listed)
+    for k in range(n):
+        if at < k:
+            return False
+        choice[0] = values[min(at, n - 1)]
+        p = bits + (k >> 3)
+        at += 1 - ((p[0] >> (k & 7)) & 1)
+        values[k] = choice[(p[0] >> (k & 7)) & 1]
+    return at == n
+
+
+cdef bint get_values(const uint8_t* p, const Header* header, const int32_t* lengths, value_t* values) noexcept nogil:
+    """False where they contradict the header."""
     cdef value_t[256] entries
     cdef value_t first
     cdef int64_t k, j, n = header.nonzeros
-    cdef int plane
-    cdef uint8_t* raw = <uint8_t*>values
     if header.value_mode == ROW_CONSTANT:
         for k in range(header.rows):
             memcpy(&first, p + k * sizeof(value_t), sizeof(value_t))
@@ -331,13 +412,11 @@ cdef void get_values(const uint8_t* p, const Header* header, const int32_t* leng
         p += (header.last_entry + 1) * sizeof(value_t)
         for k in range(n):
             values[k] = entries[p[k]]
-    elif value_t is float:
-        get_planes(p, <uint32_t*>values, n, 4)
+    elif header.value_mode == COMMON_NUMBER:
+        return get_common(p, header.listed, values, n)
     else:
-        for plane in range(8):
-            for k in range(n):
-                raw[8 * k + plane] = p[k]
-            p += n
+        get_value_planes(p, values, n)
+    return True
 
 
 def decode(
@@ -353,7 +432,7 @@ def decode(
     if payload.shape[0] < HEADER:
         return False
     memcpy(&header, &payload[0], HEADER)
-    if (not 1 <= header.label_bytes <= 2 or header.length_bytes > 4 or header.index_bytes > 4 or header.value_mode > 2):
+    if (not 1 <= header.label_bytes <= 2 or header.length_bytes > 4 or header.index_bytes > 4 or header.value_mode > 3):
         return False
     if (header.rows != codes.shape[0] or header.nonzeros != features.shape[0] or header.value_bytes != sizeof(value_t)
             or payload_size(&header) != payload.shape[0]):
@@ -385,5 +464,6 @@ def decode(
                 if header.index_bytes:
                     p = get_planes(p, <uint32_t*>feature, header.nonzeros, header.index_bytes)
                 largest = sum_differences(feature, length, header.rows, header.index_bytes == 0)
-                get_values(p, &header, length, &values[0])
+                if not get_values(p, &header, length, &values[0]):
+                    total = -1
     return largest_code < n_labels and total == header.nonzeros and (feature == NULL or largest < n_features)

@@ -1,7 +1,7 @@
 """LIBSVM text, scanned.
 
 A piece of text is a run of whole lines, the last byte being a newline, so that every inner loop is stopped by the text
-itself and needs no bound; eight bytes behind it must be readable.
+itself and needs no bound; 64 bytes behind it must be readable.
 
     line    = [label {id ":" value}] ["#" comment] "\n"
     label   = any run of bytes without blank or ":"
@@ -11,18 +11,25 @@ itself and needs no bound; eight bytes behind it must be readable.
 Numbers: an integer mantissa below 2^53 and a power of ten within 10^22 are both exact in a double, so one division or
 multiplication rounds correctly (Clinger 1990). Others of up to 19 digits are rounded by the powers of _decimal, or by
 strtod where that leaves it open.
+
+What most lines are made of, one blank before every id, ids of at most 8 digits and values of at most 8 digits, or of
+one, a point and at most 8, is read where the ends of tokens, found 64 bytes at a time, say it is: then no token waits
+for the one before. All else is read byte by byte.
 """
 
 from libc.math cimport isinf
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport strtod
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-from _decimal cimport fill_powers, in_64_bits, nearest_double
-from _sparse cimport radix_sort, value_t
+from _decimal cimport SMALL_POWERS, fill_powers, in_64_bits, is_digit, nearest_double, skip_digits
+from _sparse cimport prefetch, radix_sort, value_t
 
 cdef enum:
     TOKEN_LIMIT = 1023
+    PLACES = 1024 - 64    # of ends of tokens that are found at a time
+    RECENT_LABELS = 16
+    IDS_AHEAD = 24        # whose places in a table are asked for
 
 # What scan() found wrong; text.py has the sentences.
 cdef enum:
@@ -37,11 +44,14 @@ cdef enum:
     REPEATED_ID = 8
     TOO_MANY_LABELS = 9
 
-cdef extern from *:
-    int trailing_zeros "__builtin_ctzll"(unsigned long long number) noexcept nogil
+cdef extern from "_tokens.h":
+    int list_ends "llsvm_find_ends"(
+        const uint8_t* text, int64_t* at, int64_t stop, int64_t* places, int enough) noexcept nogil
+    bint join_both "llsvm_join_digits"(
+        uint64_t first, uint64_t second, uint64_t* number, uint64_t* other) noexcept nogil
 
 cdef double[23] TEN
-cdef uint64_t[9] POWER
+cdef double[2][9] DIVISOR        # 10^k and -10^k
 cdef uint8_t[256] IS_BLANK       # blank, tab, carriage return
 cdef uint8_t[256] ENDS_TOKEN     # the blanks, newline, "#"
 
@@ -50,7 +60,7 @@ def _fill_tables():
     for power in range(23):
         TEN[power] = 10.0 ** power
     for power in range(9):
-        POWER[power] = 10 ** power
+        DIVISOR[0][power], DIVISOR[1][power] = 10.0 ** power, -(10.0 ** power)
     for byte in range(256):
         IS_BLANK[byte] = byte in b" \t\r"
         ENDS_TOKEN[byte] = byte in b" \t\r\n#"
@@ -60,39 +70,11 @@ fill_powers()
 _fill_tables()
 
 
-cdef inline bint is_digit(uint8_t byte) noexcept nogil:
-    return <uint8_t>(byte - 48) < 10
-
-
-cdef inline int read_digits(const uint8_t* p, uint64_t* number) noexcept nogil:
-    """Up to eight digits at p, all at once: their count, and *number continued by them. Reads eight bytes.
-
-    Each byte xor "0" is a digit if that is below 10; the digits are shifted to the high end, zeros before them, and
-    joined in pairs, fours and eights.
-    """
-    cdef uint64_t digits, other
-    cdef int count
+cdef inline uint64_t load_digits(const uint8_t* p) noexcept nogil:
+    """Eight bytes xor "0": what is a digit is then below 10."""
+    cdef uint64_t digits
     memcpy(&digits, p, 8)
-    digits ^= <uint64_t>0x3030303030303030
-    other = (digits | (digits + <uint64_t>0x7676767676767676)) & <uint64_t>0x8080808080808080
-    count = trailing_zeros(other) >> 3 if other else 8
-    if count == 0:
-        return 0
-    digits <<= 64 - 8 * count
-    digits = (digits * 10 + (digits >> 8)) & <uint64_t>0x00FF00FF00FF00FF
-    digits = (digits * 100 + (digits >> 16)) & <uint64_t>0x0000FFFF0000FFFF
-    digits = (digits * 10000 + (digits >> 32)) & <uint64_t>0xFFFFFFFF
-    number[0] = number[0] * POWER[count] + digits
-    return count
-
-
-cdef inline const uint8_t* skip_digits(const uint8_t* p, uint64_t* number) noexcept nogil:
-    """Behind all the digits at p; beyond 19 of them *number is worthless."""
-    cdef int count = read_digits(p, number)
-    while count == 8:
-        p += 8
-        count = read_digits(p, number)
-    return p + count
+    return digits ^ <uint64_t>0x3030303030303030
 
 
 cdef const uint8_t* slow_number(
@@ -206,6 +188,160 @@ cdef int sort_row(int64_t* ids, value_t* values, Py_ssize_t n) noexcept nogil:
     return OK
 
 
+cdef struct Ends:
+    const uint8_t* text
+    int64_t size, unread          # bytes; unread: the first that was not looked at
+    int64_t* next                 # the places to come are [next, stop)
+    int64_t* stop
+    int64_t[PLACES + 73] places
+
+
+cdef void find_ends(Ends* ends) noexcept nogil:
+    """Leaves two places at least, those behind the end of the text being its size."""
+    cdef int64_t* stop = ends.places
+    while ends.next < ends.stop:
+        stop[0] = ends.next[0]
+        stop += 1
+        ends.next += 1
+    stop += list_ends(ends.text, &ends.unread, ends.size, stop, PLACES)
+    ends.next = ends.places
+    while stop < ends.places + 2:
+        stop[0] = ends.size
+        stop += 1
+    ends.stop = stop
+
+
+cdef inline const uint8_t* next_end(Ends* ends) noexcept nogil:
+    cdef const uint8_t* end
+    if ends.next == ends.stop:
+        find_ends(ends)
+    end = ends.text + ends.next[0]
+    ends.next += 1
+    return end
+
+
+cdef void pass_by(Ends* ends, const uint8_t* p) noexcept nogil:
+    """The next end will be the first behind p."""
+    while ends.text + ends.next[0] <= p:
+        next_end(ends)
+
+
+cdef inline int64_t read_pairs(
+    const uint8_t** at, Ends* ends, int64_t zero_based, int64_t* ids, value_t* values, int64_t* last, bint* ascending
+) noexcept nogil:
+    """Pairs of the usual kind, from the blank before the first on; stops at what is none. Returns their number."""
+    cdef const uint8_t* text = ends.text
+    cdef const uint8_t* p = at[0]
+    cdef const uint8_t* colon
+    cdef const uint8_t* end
+    cdef const uint8_t* first
+    cdef int64_t* next = ends.next
+    cdef int64_t* stop = ends.stop
+    cdef int64_t count = 0, before = last[0], id, size, id_size, decimals
+    cdef bint descends = False
+    cdef int negative
+    cdef uint64_t digits, number, rest
+    while p[0] <= 32 and p[0] != 10:
+        if stop - next < 2:
+            ends.next = next
+            find_ends(ends)
+            next = ends.next
+            stop = ends.stop
+        colon = text + next[0]
+        end = text + next[1]
+        id_size = colon - p - 1
+        first = colon + 1
+        negative = first[0] == 45
+        first += negative
+        size = end - first
+        if colon[0] != 58 or <uint64_t>(id_size - 1) >= 8 or (end[0] != 32 and end[0] != 10):
+            break
+        rest = 0
+        decimals = 0
+        if size > 2 and first[1] == 46:
+            decimals = size - 2
+            rest = first[0] - <uint64_t>48
+            if rest > 9:
+                break
+            first += 2
+            size = decimals
+        if <uint64_t>(size - 1) >= 8:
+            break
+        digits = load_digits(first) << (64 - 8 * size)
+        if not join_both(load_digits(p + 1) << (64 - 8 * id_size), digits, &number, &digits):
+            break
+        id = <int64_t>number + zero_based
+        if id == 0:
+            break
+        digits += rest * SMALL_POWERS[decimals]
+        values[count] = <value_t>(<double><int64_t>digits / DIVISOR[negative][decimals])
+        ids[count] = id
+        descends |= id <= before
+        before = id
+        count += 1
+        next += 2
+        p = end
+    ends.next = next
+    at[0] = p
+    last[0] = before
+    if descends:
+        ascending[0] = False
+    return count
+
+
+cdef const uint8_t* read_odd_pair(
+    const uint8_t* p, const uint8_t* stop, bint zero_based, int64_t* id, value_t* value, int* fault
+) noexcept nogil:
+    """An id and a value of any kind, from the blanks before them; returns the byte behind them.
+
+    At the end of a row *id = -1 and the newline is returned; of a fault, the place.
+    """
+    cdef const uint8_t* token
+    cdef const uint8_t* first
+    cdef uint64_t digits = 0
+    cdef double number
+    while IS_BLANK[p[0]]:
+        p += 1
+    token = p
+    if p[0] == 10 or p[0] == 35:
+        id[0] = -1
+        return <const uint8_t*>memchr(p, 10, stop - p)
+    p = skip_digits(p, &digits)
+    if p[0] != 58 or p == token:
+        fault[0] = NO_COLON if ENDS_TOKEN[p[0]] else BAD_ID
+        return token
+    if p - token >= 19:
+        first = token
+        while first[0] == 48:
+            first += 1
+        if p - first > 19 or digits >> 63 or digits + zero_based >> 63:
+            fault[0] = ID_TOO_LARGE
+            return token
+    id[0] = <int64_t>digits + zero_based
+    if id[0] == 0:
+        fault[0] = ID_ZERO
+        return token
+    token = p + 1
+    p = read_number(token, &number)
+    if p == NULL:
+        fault[0] = BAD_VALUE
+        return token
+    value[0] = <value_t>number
+    if isinf(value[0]):
+        fault[0] = VALUE_TOO_LARGE
+        return token
+    return p
+
+
+cdef inline uint64_t short_key(const uint8_t* token, Py_ssize_t size) noexcept nogil:
+    """A number for each token of 1 to 8 bytes, scattered, 0 for any other. Reads eight bytes."""
+    cdef uint64_t key
+    if <size_t>(size - 1) >= 8:
+        return 0
+    memcpy(&key, token, 8)
+    return (key << (64 - 8 * size)) * <uint64_t>0x9E3779B97F4A7C15
+
+
 cdef int scan_lines(
     const uint8_t* text, Py_ssize_t size, bint zero_based, int64_t[::1] ids, value_t[::1] values, int64_t[::1] ends,
     uint16_t[::1] codes, int64_t[:, ::1] tokens, int32_t[::1] slots, int64_t* counts, int64_t* where
@@ -213,88 +349,77 @@ cdef int scan_lines(
     cdef const uint8_t* p = text
     cdef const uint8_t* stop = text + size
     cdef const uint8_t* token
-    cdef const uint8_t* first
-    cdef int64_t nnz = 0, row_start, id, last
+    cdef const uint8_t* end
+    cdef int64_t nnz = 0, row_start, id = 0, last
     cdef int64_t rows = 0, lines = 0
-    cdef int n_labels = 0, code = 0, fault
+    cdef int n_labels = 0, code = 0, fault = OK
     cdef bint ascending
-    cdef double number
-    cdef uint64_t digits
+    cdef uint64_t[RECENT_LABELS] recent
+    cdef int[RECENT_LABELS] recent_codes
+    cdef uint64_t key
+    cdef Ends found
+    found.text = text
+    found.size = size
+    found.unread = 0
+    found.next = found.stop = found.places
+    find_ends(&found)
+    memset(recent, 0, sizeof(recent))
 
     while p < stop:
-        while IS_BLANK[p[0]]:
-            p += 1
-        if p[0] == 10 or p[0] == 35:
-            p = <const uint8_t*>memchr(p, 10, stop - p) + 1
-            lines += 1
-            counts[1] = lines
-            continue
-        token = p
-        while not ENDS_TOKEN[p[0]] and p[0] != 58:
-            p += 1
-        where[0] = token - text
-        if p[0] == 58:
-            return NO_LABEL
-        if rows and tokens[code, 1] == p - token and memcmp(text + tokens[code, 0], token, p - token) == 0:
-            pass
+        end = next_end(&found)
+        key = short_key(p, end - p)
+        if key and recent[key >> 60] == key and ENDS_TOKEN[end[0]]:
+            where[0] = p - text
+            code = recent_codes[key >> 60]
+            p = end
         else:
+            while IS_BLANK[p[0]]:
+                p += 1
+            if p[0] == 10 or p[0] == 35:
+                p = <const uint8_t*>memchr(p, 10, stop - p)
+                pass_by(&found, p)
+                p += 1
+                lines += 1
+                counts[1] = lines
+                continue
+            token = p
+            while not ENDS_TOKEN[p[0]] and p[0] != 58:
+                p += 1
+            where[0] = token - text
+            if p[0] == 58:
+                return NO_LABEL
             code = label_code(text, token - text, p - token, tokens, slots, &n_labels)
             if code < 0:
                 return TOO_MANY_LABELS
+            if p == end:
+                recent[key >> 60] = key
+                recent_codes[key >> 60] = code
+            pass_by(&found, p)
         codes[rows] = <uint16_t>code
         tokens[code, 2] += 1
         row_start = nnz
         ascending = True
         last = -1
         while True:
-            while IS_BLANK[p[0]]:
-                p += 1
-            token = p
-            digits = 0
-            p = skip_digits(p, &digits)
-            if p[0] != 58 or p == token:
-                if p[0] == 10 and p == token:
-                    break
-                if p[0] == 35 and p == token:
-                    p = <const uint8_t*>memchr(p, 10, stop - p)
-                    break
-                where[0] = token - text
-                return NO_COLON if ENDS_TOKEN[p[0]] else BAD_ID
-            if p - token >= 19:
-                first = token
-                while first[0] == 48:
-                    first += 1
-                if p - first > 19 or digits >> 63:
-                    where[0] = token - text
-                    return ID_TOO_LARGE
-            id = <int64_t>digits
-            if zero_based:
-                if digits == (<uint64_t>1 << 63) - 1:
-                    where[0] = token - text
-                    return ID_TOO_LARGE
-                id += 1
-            elif id == 0:
-                where[0] = token - text
-                return ID_ZERO
-            token = p + 1
-            p = read_number(token, &number)
-            if p == NULL:
-                where[0] = token - text
-                return BAD_VALUE
-            values[nnz] = <value_t>number
-            if isinf(values[nnz]):
-                where[0] = token - text
-                return VALUE_TOO_LARGE
+            nnz += read_pairs(&p, &found, zero_based, &ids[nnz], &values[nnz], &last, &ascending)
+            if p[0] == 10:
+                break
+            p = read_odd_pair(p, stop, zero_based, &id, &values[nnz], &fault)
+            if fault:
+                where[0] = p - text
+                return fault
+            pass_by(&found, p)
+            if id < 0:
+                break
             ids[nnz] = id
             nnz += 1
-            if id <= last:
-                ascending = False
-                counts[3] = max(counts[3], last)
+            ascending = ascending and id > last
             last = id
         if not ascending:
             fault = sort_row(&ids[row_start], &values[row_start], nnz - row_start)
             if fault:
                 return fault
+            last = ids[nnz - 1]
         p += 1
         rows += 1
         lines += 1
@@ -337,23 +462,51 @@ cdef inline uint64_t slot_of(int64_t id) noexcept nogil:
     return (<uint64_t>id * <uint64_t>0x9E3779B97F4A7C15) >> 20
 
 
+def look_up(const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] unknown, const int32_t[::1] direct):
+    """features[k] = the number of ids[k] where the table of number() has it already; returns how many have none yet,
+    the k of which go to unknown.
+
+    Another thread may be adding numbers to the table meanwhile: an entry goes from 0 to its number once.
+    """
+    cdef Py_ssize_t k, n = ids.shape[0]
+    cdef int64_t count = 0, ahead, id, limit = direct.shape[0]
+    cdef int32_t feature
+    with nogil:
+        for k in range(n):
+            if k + IDS_AHEAD < n:
+                ahead = ids[k + IDS_AHEAD]
+                if ahead < limit:
+                    prefetch(&direct[ahead])
+            id = ids[k]
+            feature = direct[id] if id < limit else 0
+            features[k] = feature - 1
+            unknown[count] = <int32_t>k
+            count += feature == 0
+    return count
+
+
 def number(
-    const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] direct, int64_t[::1] hashed_ids,
-    int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known, int64_t n_hashed
+    const int64_t[::1] ids, int32_t[::1] features, const int32_t[::1] unknown, int32_t[::1] direct,
+    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known,
+    int64_t n_hashed
 ):
-    """Features by order of first appearance: features[k] = the number of ids[k], new ids being appended to known.
+    """Features by order of first appearance: features[k] = the number of ids[k] for all k in unknown, new ids being
+    appended to known.
 
     An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table
-    of the hashed arrays (id 0: empty), kept at most half full. Returns (k, n_known, n_hashed), k < len(ids) where a
-    table is full: the caller enlarges it and calls again from k.
+    of the hashed arrays (id 0: empty), kept at most half full. Returns (j, n_known, n_hashed), j < len(unknown) where a
+    table is full: the caller enlarges it and calls again from j.
     """
-    cdef Py_ssize_t k = start, n = ids.shape[0]
+    cdef Py_ssize_t j = start, n = unknown.shape[0]
     cdef int64_t id, limit = direct.shape[0], room = known.shape[0], hash_room = hashed_ids.shape[0] // 2
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     cdef int32_t feature
     with nogil:
-        while k < n:
-            id = ids[k]
+        while j < n:
+            if j + IDS_AHEAD < n:
+                id = ids[unknown[j + IDS_AHEAD]]
+                prefetch(&direct[id] if id < limit else <const void*>&hashed_ids[slot_of(id) & mask])
+            id = ids[unknown[j]]
             if id < limit:
                 feature = direct[id] - 1
                 if feature < 0:
@@ -376,9 +529,9 @@ def number(
                     n_known += 1
                     n_hashed += 1
                 feature = hashed_features[slot]
-            features[k] = feature
-            k += 1
-    return k, n_known, n_hashed
+            features[unknown[j]] = feature
+            j += 1
+    return j, n_known, n_hashed
 
 
 def fill_hash(const int64_t[::1] known, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features):

@@ -21,7 +21,7 @@ from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
 from llsvm.files import partial_name, remove
 from llsvm.memory import MB
 
-FORMAT, VERSION = "llsvm-blocks", 1
+FORMAT, VERSION = "llsvm-blocks", 2
 MANIFEST, FEATURE_IDS = "manifest.json", "features.zst"
 MAX_BLOCKS = 4096
 # A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
@@ -95,7 +95,8 @@ class _Chunk:
     def __init__(self, rows: int, nonzeros: int, dtype):
         self.codes, self.lengths = np.empty(rows, np.uint16), np.empty(rows, np.int32)
         self.features, self.values = np.empty(nonzeros, np.int32), np.empty(nonzeros, dtype)
-        self.addresses = [array.ctypes.data for array in (self.codes, self.lengths, self.features, self.values)]
+        arrays = self.codes, self.lengths, self.features, self.values
+        self.addresses = [array.__array_interface__["data"][0] for array in arrays]
 
 
 class Writer:
@@ -158,7 +159,8 @@ class Writer:
         rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, next_row)
         chunk = self._free.pop() if self._free else None
         if chunk is None or len(chunk.codes) < rows or len(chunk.features) < nonzeros:
-            chunk = _Chunk(rows, nonzeros, self._dtype)
+            # Twice the room, so that it serves again when the target has grown.
+            chunk = _Chunk(2 * rows, max(self._target * 5 // 2, next_row), self._dtype)
         self._open[number] = chunk
         self._addresses[number] = chunk.addresses
         self._sizes[number] = 0, 0, rows, nonzeros
@@ -213,6 +215,7 @@ class Writer:
 
     def finish(self, names: list[str], counts, feature_ids: np.ndarray, sources: list[dict], zero_based: bool) -> Path:
         """Closes every chunk, writes the manifest and moves the set into place."""
+        feature_frame = self._pool.submit(_encode_ids, feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
         while self._encoding:
@@ -220,8 +223,7 @@ class Writer:
         for block in self._blocks:
             if not block.rows:
                 self._append(block.file, b"")
-        planes = np.ascontiguousarray(feature_ids.view(np.uint8).reshape(-1, 8).T)
-        frame = codec.compress(planes)
+        frame = feature_frame.result()
         self._append(FEATURE_IDS, frame)
         header = {
             "format": FORMAT,
@@ -252,6 +254,13 @@ class Writer:
         else:
             os.rename(self._folder, self.path)
         return self.path
+
+
+def _encode_ids(ids: np.ndarray) -> bytes:
+    """A frame of the eight byte planes of these ids."""
+    planes = ids.view(np.uint8).reshape(-1, 8).T
+    used = (int(ids.max(initial=0)).bit_length() + 7) // 8
+    return codec.compress_parts([*map(np.ascontiguousarray, planes[:used]), bytes((8 - used) * len(ids))])
 
 
 def check_target(path: Path, force: bool) -> None:

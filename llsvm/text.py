@@ -19,7 +19,7 @@ PIECE = 1 << 20
 MOST_THREADS = 16  # beyond which one thread could not use what they scan
 LINE_STEP = 1 << 14  # bytes read at a time to complete the last line of a piece
 NEWLINE = 10
-SLACK = 16  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
+SLACK = 80  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
 FEATURE_LIMIT = 2**31 - 2
@@ -57,6 +57,7 @@ class Piece:
         self._values = np.empty(size // 2 + 1, self.dtype)
         self._ends = np.empty(size // 2 + 2, np.int64)
         self._codes = np.empty(size // 2 + 1, np.uint16)
+        self._features, self._unknown = np.empty((2, size // 4 + 1), np.int32)
 
     def reserve(self, size: int) -> None:
         """Room for so many bytes of text."""
@@ -96,6 +97,7 @@ class Piece:
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
+        self.features, self.unknown = self._features[:nonzeros], self._unknown
         tokens = self._tokens[:n_labels].tolist()
         starts = [(self.begin + start, length) for start, length, _, _ in tokens]
         self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
@@ -286,7 +288,6 @@ class FeatureMap:
         self._hashed_ids = np.zeros(1 << 10, np.int64)
         self._hashed_features = np.zeros(1 << 10, np.int32)
         self._known = np.empty(1 << 12, np.int64)
-        self._features = np.empty(0, np.int32)
         self.n_features = self._n_hashed = 0
 
     @property
@@ -297,21 +298,25 @@ class FeatureMap:
     def n_bytes(self) -> int:
         return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, self._known))
 
-    def number(self, ids: np.ndarray, largest: int) -> np.ndarray:
-        """int32 numbers of these ids, the largest of which is told; the array is valid until the next call."""
-        if len(self._features) < len(ids):
-            self._features = np.empty(len(ids), np.int32)
+    def look_up(self, piece: Piece) -> None:
+        """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
+        count = _text.look_up(piece.ids, piece.features, piece.unknown, self._direct)
+        piece.unknown = piece.unknown[:count]
+
+    def number(self, piece: Piece) -> np.ndarray:
+        """int32 numbers of the ids of a piece that was looked up."""
+        largest = piece.largest_id
         if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
             self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()))
         done = 0
-        while True:
+        while done < len(piece.unknown):
             done, self.n_features, self._n_hashed = _text.number(
-                ids, self._features, self._direct, self._hashed_ids, self._hashed_features, self._known, done,
-                self.n_features, self._n_hashed,
+                piece.ids, piece.features, piece.unknown, self._direct, self._hashed_ids, self._hashed_features,
+                self._known, done, self.n_features, self._n_hashed,
             )
-            if done == len(ids):
-                return self._features[:done]
-            self._make_room()
+            if done < len(piece.unknown):
+                self._make_room()
+        return piece.features
 
     def _make_room(self) -> None:
         if 2 * self.n_bytes > self._memory:
@@ -337,5 +342,5 @@ def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
 
 def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1, **options):
     """Yields numbered Blocks in the order of the text, valid until the next is asked for."""
-    for piece in scan_pieces(sources, threads, **options):
-        yield Block(labels.encode(piece), piece.indptr, features.number(piece.ids, piece.largest_id), piece.values)
+    for piece in scan_pieces(sources, threads, then=features.look_up, **options):
+        yield Block(labels.encode(piece), piece.indptr, features.number(piece), piece.values)

@@ -23,7 +23,7 @@ from llsvm.split import split_text
 
 FROZEN = Path(__file__).parent / "frozen"
 DTYPES = [np.float32, np.float64]
-PLAIN, ROW_CONSTANT, DICTIONARY = 0, 1, 2
+PLAIN, ROW_CONSTANT, DICTIONARY, COMMON_NUMBER = 0, 1, 2, 3
 
 
 # --- the plain model of a data set: a list of rows (code, features, values)
@@ -74,6 +74,9 @@ KINDS = {
     "one number a row": random_rows(3000, values=lambda rng, n: np.full(n, rng.normal())),
     "256 numbers": random_rows(5000, values=lambda rng, n: (rng.integers(256, size=n) - 100) / 8),
     "257 numbers": random_rows(5000, values=lambda rng, n: (rng.integers(257, size=n) - 100) / 8),
+    "many ones": random_rows(3000, values=lambda rng, n: np.where(rng.random(n) < 0.3, 1, rng.normal(size=n))),
+    "mostly zeros of both signs": random_rows(
+        3000, values=lambda rng, n: np.where(rng.random(n) < 0.9, rng.choice([0.0, -0.0], n), rng.normal(size=n))),
     "dense": dense_rows,
     "dense but for one row": almost_dense_rows,
     "empty rows": random_rows(20000, lengths=(0, 1)),
@@ -196,7 +199,7 @@ class PlainChunk:
         self.label_bytes, self.length_bytes, self.index_bytes, self.value_mode, value_bytes, last = head[16:22].tolist()
         self._rest, self._dtype = payload[32:], np.dtype(f"<f{value_bytes}")
         codes = self._integers(self.n_rows, self.label_bytes)
-        common = int(np.frombuffer(payload[24:28], "<u4")[0])
+        common, self._listed = np.frombuffer(payload[24:32], "<u4").tolist()
         lengths = self._integers(self.n_rows, self.length_bytes) if self.length_bytes else [common] * self.n_rows
         gaps = self._integers(self.n_nonzeros, self.index_bytes)
         values = self._values(last + 1, lengths)
@@ -225,6 +228,13 @@ class PlainChunk:
         if self.value_mode == DICTIONARY:
             entries = np.frombuffer(self._take(dictionary_size * size), self._dtype)
             return entries[np.frombuffer(self._take(self.n_nonzeros), np.uint8)]
+        if self.value_mode == COMMON_NUMBER:
+            [number] = np.frombuffer(self._take(size), self._dtype)
+            bits = np.frombuffer(self._take((self.n_nonzeros + 7) // 8), np.uint8)
+            common = np.unpackbits(bits, count=self.n_nonzeros, bitorder="little").astype(bool)
+            values = np.full(self.n_nonzeros, number)
+            values[~common] = self._planes(self._listed, size).view(self._dtype).ravel()
+            return values
         return self._planes(self.n_nonzeros, size).view(self._dtype).ravel()
 
 
@@ -253,6 +263,8 @@ def plain_chunks(folder) -> list[PlainChunk]:
         ("binary", {"value_mode": {ROW_CONSTANT}}),
         ("one number a row", {"value_mode": {ROW_CONSTANT}}),
         ("256 numbers", {"value_mode": {DICTIONARY}}),
+        ("many ones", {"value_mode": {COMMON_NUMBER}}),
+        ("mostly zeros of both signs", {"value_mode": {DICTIONARY, COMMON_NUMBER}}),
         ("dense", {"length_bytes": {0}, "index_bytes": {0}}),
         ("empty rows", {"value_mode": {ROW_CONSTANT}, "length_bytes": {0}, "index_bytes": {0}}),
         ("256 labels", {"label_bytes": {1}}),
@@ -354,7 +366,7 @@ def test_the_manifest_tells_the_facts(tmp_path, dtype):
     manifest = json.loads((tmp_path / "x.blocks" / "manifest.json").read_text())
     expected = {
         "format": "llsvm-blocks",
-        "version": 1,
+        "version": 2,
         "rows": len(parsed),
         "features": len(ids),
         "nonzeros": sum(len(row) for _, row in parsed),
@@ -413,7 +425,10 @@ def test_a_set_written_by_an_earlier_version_is_read(name):
     data = (FROZEN / name / "text.txt").read_bytes()
     assert named_rows(blocks) == count_parsed(plain_parse(data.decode()), blocks.dtype.type)
     [source] = blocks.description.sources
-    assert source["sha256"] == hashlib.sha256(data).hexdigest()
+    if "sha256" in source:
+        assert source["sha256"] == hashlib.sha256(data).hexdigest()
+    else:
+        assert source["xxh64"][8:] == half_digest(data)
     assert sum(chunk.n_rows for chunk in plain_chunks(blocks.path)) == blocks.n_rows
 
 
@@ -544,8 +559,8 @@ def test_a_manifest_that_contradicts_the_blocks_is_refused(small_set, change):
 
 
 def test_a_set_of_a_later_version_is_refused_with_both_numbers(small_set):
-    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=2))
-    with pytest.raises(LlsvmError, match="version 2, this llsvm reads up to 1"):
+    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=3))
+    with pytest.raises(LlsvmError, match="version 3, this llsvm reads up to 2"):
         BlockSet(small_set.path)
 
 

@@ -620,7 +620,7 @@ def test_an_unfinished_set_is_refused(refuse, here):
 
 def test_a_set_of_a_later_version_is_refused(refuse, here):
     manifest = here / "data.txt.blocks" / "manifest.json"
-    manifest.write_text(re.sub(r'("version": )1,', r"\g<1>99,", manifest.read_text()))
+    manifest.write_text(re.sub(r'("version": )\d+,', r"\g<1>99,", manifest.read_text()))
     refuse("llsvm-train", "data.txt.blocks", "new", says=["version 99", "hint: ", "upgrade"])
 
 

@@ -6,6 +6,7 @@ import re
 import tempfile
 import tracemalloc
 from decimal import Decimal, localcontext
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -739,15 +740,40 @@ def test_what_cannot_be_opened_is_named(tmp_path, name, words):
     assert str(tmp_path / name) in str(refusal.value)
 
 
+@pytest.mark.parametrize("zero_based", [False, True])
+def test_usual_and_odd_pairs_alternate_over_many_rows(zero_based):
+    rng = np.random.default_rng(7)
+    values = ["1", "0.5", "-0.0206633", "7.12345678", "0.123456789", "12345678", "123456789", "-3", "+2", ".5", "1e-3",
+              "12.5", "-0", "0.1234567890123456789"]
+    gaps = [" "] * 12 + ["  ", "\t"]
+    lines = []
+    for _ in range(600):
+        ids = np.unique(rng.integers(1, 10 ** rng.integers(1, 12), rng.integers(0, 30)))
+        pairs = [f"{rng.choice(gaps)}{id}:{rng.choice(values)}" for id in ids]
+        label, ending = rng.choice(["+1", "-1", "elephants", "a#b"]), rng.choice(["", " ", "# c"])
+        lines.append(f"{label}{''.join(pairs)}{ending}")
+    assert_agrees("\n".join(lines).encode(), np.float64, zero_based, threads=2, piece=4000)
+
+
 # --- feature numbers
+
+
+def piece_of(ids):
+    """What a feature map sees of a piece of text."""
+    features, unknown = np.empty((2, len(ids)), np.int32)
+    return SimpleNamespace(ids=np.array(ids, np.int64), largest_id=max(ids, default=0), features=features,
+                           unknown=unknown)
 
 
 def assert_numbered(calls, **options) -> None:
     """Numbers in order of first appearance, as a dict counts them, over several calls."""
     features, known = FeatureMap(**options), {}
-    for ids in calls:
-        expected = [known.setdefault(id, len(known)) for id in ids]
-        assert features.number(np.array(ids, np.int64), max(ids, default=0)).tolist() == expected
+    pieces = [piece_of(ids) for ids in calls]
+    for number, piece in enumerate(pieces):  # looked up one ahead, as threads do
+        for ahead in pieces[0 if number == 0 else number + 1 : number + 2]:
+            features.look_up(ahead)
+        expected = [known.setdefault(id, len(known)) for id in piece.ids.tolist()]
+        assert features.number(piece).tolist() == expected
         assert features.n_features == len(known)
     assert features.ids.tolist() == list(known)
 
@@ -787,6 +813,8 @@ def test_more_features_than_the_budget_holds_are_refused(largest):
     features, rng = FeatureMap(memory), np.random.default_rng(0)
     with pytest.raises(UsageError, match="--memory is too small") as refusal:
         for _ in range(1000):
-            features.number(rng.integers(1, largest, 1000), largest)
+            piece = piece_of(rng.integers(1, largest, 1000).tolist())
+            features.look_up(piece)
+            features.number(piece)
     assert features.n_bytes < memory
     assert "--memory" in refusal.value.hint
