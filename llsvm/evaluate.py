@@ -6,14 +6,8 @@ import numpy as np
 
 from llsvm import _evaluate
 
-SHARES = 32
 FACTORS = np.arange(_evaluate.N_FACTORS) / 256
 NUMBER_BYTES = 26
-
-
-def shares_of(n_rows: int) -> list[int]:
-    """Where the shares of so many rows begin that threads look at, and where the last one ends."""
-    return np.linspace(0, n_rows, (SHARES if n_rows > 4096 else 1) + 1).astype(int).tolist()
 
 
 def total_loss(rows, w, problem, kind) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from llsvm import _dual_cd
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, UsageError
-from llsvm.evaluate import shares_of, total_loss
+from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, rows_bytes, shuffle
 
@@ -27,6 +27,7 @@ BATCH_BYTES, BATCHES, LARGEST_COPY = 1 << 22, 8, 1 << 20
 # holds for all if their loss is at most so many times its own, and rows within the margin are swept first then.
 TALL, SAMPLE_SHARE, SAMPLE_GAP, SAMPLE_VISITS, SAMPLE_LOSS, SAMPLE_MARGIN = 100, 16, 1e-2, 2, 1.1, 0.2
 SMALLEST_SAMPLE = 1 << 10
+PARTS, SMALLEST_SHARED = 32, 4096  # of the rows that threads survey, and more rows than these
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
 
@@ -44,6 +45,12 @@ def float32_box(problem) -> tuple[np.ndarray, bool]:
 def is_tall(n_rows: int, n_features: int) -> bool:
     """Whether a sample of the rows tells about all."""
     return n_rows >= max(TALL * (n_features + 1), SAMPLE_SHARE * SMALLEST_SAMPLE)
+
+
+def parts_of(table: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
+    """What threads look at, each on its own, and where in the table that begins, and the last one ends."""
+    starts = np.linspace(0, len(table), (PARTS if len(table) > SMALLEST_SHARED else 1) + 1).astype(int).tolist()
+    return [table[start:end] for start, end in pairwise(starts)], starts
 
 
 def half_square(w: np.ndarray) -> float:
@@ -215,6 +222,16 @@ class DualCD:
         highest, lowest = max(self._state[2], 0.0), min(self._state[3], 0.0)
         return float(highest - lowest)
 
+    def _look_at(self, rows, w, sums: np.ndarray) -> None:
+        """Gradients of rows at w; sums becomes their loss, their part of the gap, and squared changes of gradients."""
+        problem = self.problem
+        _dual_cd.survey(rows, w, problem.bias, problem.signs, self._box, sums, self._kind)
+
+    def _adopt(self, rows, sums: np.ndarray, w: np.ndarray) -> None:
+        """Gives rows the alphas that belong to their gradients; adds sum alpha y x to w, sums becomes that of D."""
+        problem = self.problem
+        _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums, w, self._kind)
+
     def _is_learnt(self, visits: float) -> bool:
         """Whether w is good for the sample that was swept, after so many visits by rows of the data."""
         self._sample_loss, own_gap = self._state[6] / max(1, self._state[7]), self._state[8]
@@ -306,14 +323,9 @@ class Shrinking(DualCD):
 
     def _survey(self, table, run=map) -> float:
         """The loss of all rows; run: map, or that of a pool of threads."""
-        problem, starts = self.problem, shares_of(len(table))
-        parts = [table[start:end] for start, end in pairwise(starts)]
+        parts, starts = parts_of(table)
         found = np.zeros((len(parts), 3))
-
-        def survey(part, sums):
-            _dual_cd.survey(part, self.w, problem.bias, problem.signs, self._box, sums, self._kind)
-
-        list(run(survey, parts, found))
+        list(run(lambda part, sums: self._look_at(part, self.w, sums), parts, found))
         loss, self._gap, changes = found.sum(0).tolist()
         self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
         self._select(parts, starts, run)
@@ -338,14 +350,9 @@ class Shrinking(DualCD):
             self._n_active = len(table)
             self._order[:] = np.arange(len(table))
             return
-        problem, starts = self.problem, shares_of(len(table))
-        parts = [table[start:end] for start, end in pairwise(starts)]
+        parts, starts = parts_of(table)
         sums, changes = np.zeros((len(parts), 2)), np.zeros((len(parts), len(self.w)))
-
-        def adopt(part, own_sums, change):
-            _dual_cd.adopt(part, problem.bias, problem.signs, self._box, self._round, own_sums, change, self._kind)
-
-        list(run(adopt, parts, sums, changes))
+        list(run(self._adopt, parts, sums, changes))
         self.w, self._state[4:6] = changes.sum(0), sums.sum(0)
         self._margin, self._gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
         self._select(parts, starts, run)

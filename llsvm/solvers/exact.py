@@ -12,7 +12,6 @@ import time
 
 import numpy as np
 
-from llsvm import _dual_cd
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import SAMPLE_SHARE, SMALLEST_SAMPLE, Course, Streaming, is_tall
@@ -96,21 +95,21 @@ class Exact(Streaming):
             del group
         self._renew_active()
 
-    def _adopt(self, rows: np.ndarray) -> None:
-        """Gives rows the alphas that belong to the w of the sample, if it holds for them."""
-        problem, sums = self.problem, np.zeros(3)
-        _dual_cd.survey(rows, self._start, problem.bias, problem.signs, self._box, sums, self._kind)
+    def _follow_sample(self, rows: np.ndarray) -> None:
+        """Gives rows the alphas that belong to the w of the sample, if it holds for the first of them."""
+        sums = np.zeros(3)
+        self._look_at(rows, self._start, sums)
         if not self._start_loss and not self._holds(sums[0] / len(rows)):
             self._start = None
             return
         self._start_loss += sums[0]
-        _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums[1:], self.w, self._kind)
+        self._adopt(rows, sums[1:], self.w)
         self._state[4:6] += sums[1:]
         self._state[7] += len(rows)
 
     def _visit(self, arena: Arena) -> None:
         if self._start is not None:
-            self._adopt(arena.rows)
+            self._follow_sample(arena.rows)
         if self._start is not None:
             return
         order = self._order[: arena.n_rows]
