@@ -301,7 +301,9 @@ class Shrinking(DualCD):
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
         self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
-        self._sampling, self._course = is_tall(n_rows, self.problem.n_features), Course(self._order[:0])
+        # Alphas without a bound are proportional to the errors of w: those of a sample's w would be far off.
+        bounded = bool(np.isfinite(self._box[:, 0]).all())
+        self._sampling, self._course = bounded and is_tall(n_rows, len(self.w) - 1), Course(self._order[:0])
         if self._sampling:
             shuffle(self._order, n_rows, self.problem.seed, 0)
             self._n_active //= SAMPLE_SHARE
