@@ -42,11 +42,6 @@ def float32_box(problem) -> tuple[np.ndarray, bool]:
     return box, bool(rounding)
 
 
-def is_tall(n_rows: int, n_features: int) -> bool:
-    """Whether a sample of the rows tells about all."""
-    return n_rows >= max(TALL * (n_features + 1), SAMPLE_SHARE * SMALLEST_SAMPLE)
-
-
 def parts_of(table: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
     """What threads look at, each on its own, and where in the table that begins, and the last one ends."""
     starts = np.linspace(0, len(table), (PARTS if len(table) > SMALLEST_SHARED else 1) + 1).astype(int).tolist()
@@ -232,6 +227,12 @@ class DualCD:
         problem = self.problem
         _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums, w, self._kind)
 
+    def _is_tall(self, n_rows: int) -> bool:
+        """Whether a sample tells about so many rows. (Alphas without a bound are proportional to the errors of w: those of
+        a sample's w would be far off.)"""
+        bounded = bool(np.isfinite(self._box[:, 0]).all())
+        return bounded and n_rows >= max(TALL * len(self.w), SAMPLE_SHARE * SMALLEST_SAMPLE)
+
     def _is_learnt(self, visits: float) -> bool:
         """Whether w is good for the sample that was swept, after so many visits by rows of the data."""
         self._sample_loss, own_gap = self._state[6] / max(1, self._state[7]), self._state[8]
@@ -301,9 +302,7 @@ class Shrinking(DualCD):
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
         self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
-        # Alphas without a bound are proportional to the errors of w: those of a sample's w would be far off.
-        bounded = bool(np.isfinite(self._box[:, 0]).all())
-        self._sampling, self._course = bounded and is_tall(n_rows, len(self.w) - 1), Course(self._order[:0])
+        self._sampling, self._course = self._is_tall(n_rows), Course(self._order[:0])
         if self._sampling:
             shuffle(self._order, n_rows, self.problem.seed, 0)
             self._n_active //= SAMPLE_SHARE

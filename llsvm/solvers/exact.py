@@ -14,7 +14,7 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
-from llsvm.solvers.dual_cd import SAMPLE_SHARE, SMALLEST_SAMPLE, Course, Streaming, is_tall
+from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course, Streaming
 
 GROUP_SHARE = 0.04
 MARGIN, START_MARGIN = 0.1, 0.2
@@ -72,7 +72,7 @@ class Exact(Streaming):
         rows, nonzeros = np.cumsum(blocks.chunk_rows[order]), np.cumsum(blocks.chunk_nonzeros[order])
         fits = rows_bytes(rows, nonzeros, blocks.dtype.itemsize) <= SAMPLE_MEMORY * self._spare_bytes
         count = int((fits & (rows <= blocks.n_rows // SAMPLE_SHARE)).sum())
-        is_enough = count and rows[count - 1] >= SMALLEST_SAMPLE and is_tall(int(rows[count - 1]), blocks.n_features)
+        is_enough = count and self._is_tall(SAMPLE_SHARE * int(rows[count - 1]))
         return order[: count if is_enough else 0].copy()
 
     def _prepare(self) -> None:
