@@ -34,7 +34,7 @@ import trials
 from bench_report import GAP, SLACK, Row, Side
 from figures import Panel
 
-LADDER = [f"{digit}e-{power}" for power in range(1, 7) for digit in (5, 2, 1)]
+LADDER = [f"{digit}e-{power}" for power in range(1, 7) for digit in (5, 3, 2, 1)]
 REFERENCE, LOOSE_GAP = "1e-5", "1e-2"
 ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
 PATIENCE = 60

@@ -9,6 +9,7 @@ import peers
 from figures import Panel
 
 FACTORS = [1, 2, 4, 8, 16]
+SHARE = 0.25  # of the smallest that fits the memory: so little that its active rows fill it too
 FEWEST_ROWS = 100  # whose time is the fixed cost
 STEEPNESS = 0.1  # by which the slope may differ from 1
 FLAT = 1.1  # the largest peak over the smallest
@@ -37,7 +38,7 @@ def commands(factor, memory, options, folder):
 def measure(options, folder, peer):
     """Markdown, and a panel of the peak memory."""
     counts = prefixes(peers.make("text", options.growth, folder), folder)
-    memory = peers.budget(peers.split(folder / "1.txt", folder / "1.blocks", options), 0.5)
+    memory = peers.budget(peers.split(folder / "1.txt", folder / "1.blocks", options), SHARE)
     runs = peers.interleave({name: command for factor in counts
                              for name, command in commands(factor, memory, options, folder).items()},
                             options.repeat)  # fmt: skip

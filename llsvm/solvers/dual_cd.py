@@ -228,8 +228,8 @@ class DualCD:
         _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums, w, self._kind)
 
     def _is_tall(self, n_rows: int) -> bool:
-        """Whether a sample tells about so many rows. (Alphas without a bound are proportional to the errors of w: those of
-        a sample's w would be far off.)"""
+        """Whether a sample tells about so many rows. (Alphas without a bound are proportional to the errors of w: those
+        of a sample's w would be far off.)"""
         bounded = bool(np.isfinite(self._box[:, 0]).all())
         return bounded and n_rows >= max(TALL * len(self.w), SAMPLE_SHARE * SMALLEST_SAMPLE)
 
