@@ -172,8 +172,8 @@ class InMemory(Many):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy for
-        every thread."""
+        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy
+        for every thread."""
         return n_labels, Many.vectors, 28 * n_labels + min(config.threads, n_labels) * ROW.itemsize
 
     def passes(self):
