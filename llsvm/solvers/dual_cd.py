@@ -374,18 +374,19 @@ class InMemory(Shrinking):
             loss = self._state[6] if self._state[7] == n_rows else np.inf
             met = Certificate(self._square + float(loss), self._dual_at(self._square))
             if is_due:
-                self._look(self._square)
+                loss = self._look(self._square)
+                if self._sampling and not self._is_done():
+                    self._end_sample(self._data.table, loss, self._pool.map)
             self.compute += time.perf_counter() - start
             yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
         self._look(half_square(self.w))
 
-    def _look(self, square: float) -> None:
+    def _look(self, square: float) -> float:
         loss = self._survey(self._data.table, self._pool.map)
         self._certify(self.w, loss, square)
-        if self._sampling and not self._is_done():
-            self._end_sample(self._data.table, loss, self._pool.map)
+        return loss
 
     def close(self) -> None:
         self._close_team()
