@@ -9,7 +9,7 @@ import peers
 from figures import Panel
 
 FACTORS = [1, 2, 4, 8, 16]
-SHARE = 0.35  # of the smallest that fits the memory: so little that its active rows fill it too
+SHARE = 0.25  # of the smallest that fits the memory: so little that its active rows fill it too
 FEWEST_ROWS = 100  # whose time is the fixed cost
 STEEPNESS = 0.1  # by which the slope may differ from 1
 FLAT = 1.1  # the largest peak over the smallest

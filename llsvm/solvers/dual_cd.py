@@ -302,7 +302,7 @@ class Shrinking(DualCD):
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
         self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
-        self._sampling, self._course = self._is_tall(n_rows), Course(self._order[:0])
+        self._sampling, self._course = self._is_tall(n_rows), None
         if self._sampling:
             shuffle(self._order, n_rows, self.problem.seed, 0)
             self._n_active //= SAMPLE_SHARE
@@ -313,7 +313,7 @@ class Shrinking(DualCD):
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=not self._sampling, fresh=self._fresh)
         self._visited += self._state[7]
         self._narrow()
-        self._fresh = not self._sampling and self._follow(self._course, table)
+        self._fresh = self._course is not None and self._follow(self._course, table)
         self._square, own_gap = half_square(self.w), self._state[8]
         if self._sampling:
             return self._is_learnt(self._visited / len(table))
@@ -348,7 +348,7 @@ class Shrinking(DualCD):
         self._sampling = False
         if not self._holds(loss / len(table)):
             self._margin = self._gap = np.inf
-            self._n_active = len(table)
+            self._n_active, self._course = len(table), None
             self._order[:] = np.arange(len(table))
             return
         parts, starts = parts_of(table)
@@ -385,18 +385,19 @@ class InMemory(Shrinking):
             loss = self._state[6] if self._state[7] == n_rows else np.inf
             met = Certificate(self._square + float(loss), self._dual_at(self._square))
             if is_due:
-                self._look(self._square)
+                loss = self._look(self._square)
+                if self._sampling and not self._is_done():
+                    self._end_sample(self._data.table, loss, self._pool.map)
             self.compute += time.perf_counter() - start
             yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
         self._look(half_square(self.w))
 
-    def _look(self, square: float) -> None:
+    def _look(self, square: float) -> float:
         loss = self._survey(self._data.table, self._pool.map)
         self._certify(self.w, loss, square)
-        if self._sampling and not self._is_done():
-            self._end_sample(self._data.table, loss, self._pool.map)
+        return loss
 
     def close(self) -> None:
         self._close_team()
