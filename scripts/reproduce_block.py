@@ -86,14 +86,14 @@ def follow_in_order(*arguments):
     """As trials.follow, but the blocks come in the same order in every pass."""
     import numpy as np
 
-    from llsvm.solvers import dual_cd
+    from llsvm.solvers import streaming
 
     def plan(solver):
         while True:
             for block in np.unique(solver.blocks.chunk_block):
                 yield solver.blocks.block_chunks(block).tolist()
 
-    replaced = trials.Replaced(dual_cd.Blocks, "_plan", plan)
+    replaced = trials.Replaced(streaming.Blocks, "_plan", plan)
     return replaced.check(trials.follow(*arguments))
 
 

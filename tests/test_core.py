@@ -76,7 +76,8 @@ def is_compiled(name):
 def test_the_modules_are_found():
     assert {"core", "train", "solvers", "solvers.dual_cd", "cli"} <= set(MODULES)
     assert {"_text", "_dual_cd"} <= {path.stem for path in KERNELS}
-    assert {"_dual_cd", "reader", "evaluate", "core"} <= set(imports("solvers.dual_cd"))
+    assert {"_dual_cd", "reader", "core"} <= set(imports("solvers.dual_cd"))
+    assert {"evaluate", "alphas", "solvers.dual_cd"} <= set(imports("solvers.streaming"))
 
 
 @EVERY_MODULE

@@ -21,7 +21,7 @@ from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
 from llsvm.memory import parse_size
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, dual_cd, exact
+from llsvm.solvers import SOLVERS, dual_cd, exact, streaming
 
 TOLERANCE = 1e-3
 LARGE = 1 << 30
@@ -114,7 +114,7 @@ def test_the_dual_never_decreases(solve, solver, place):
 @EVERY_CASE
 def test_the_certified_primal_never_rises(solve, solver, place, monkeypatch):
     monkeypatch.setattr(exact, "SWEEPS", 1)  # or the first certificate could be the last
-    monkeypatch.setattr(dual_cd, "WORTH_CERTIFYING", 1000)
+    monkeypatch.setattr(streaming, "WORTH_CERTIFYING", 1000)
     passes = solve(solver, place).passes
     primals = np.array([stats.primal for stats in passes if stats.certified])
     assert len(primals) > 1
@@ -146,7 +146,7 @@ def test_every_byte_is_read_once_a_pass(rows, solve, solver):
 
 
 @pytest.mark.parametrize("solver", [name for name, entry in EXACT.items()
-                                    if entry.streaming.__module__ == dual_cd.__name__])  # fmt: skip
+                                    if entry.streaming.__module__ == streaming.__name__])  # fmt: skip
 def test_the_rows_visited_in_a_pass_are_all_different(rows, solve, monkeypatch, solver):
     """Seen from the kernel's side: which rows (chunk, place) it is given as new ones, pass by pass."""
     seen = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import ball, dual_cd, dual_many, exact, multiclass, primal, shrink
+from llsvm.solvers import ball, dual_cd, dual_many, exact, multiclass, primal, shrink, streaming
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ SOLVERS = {
         Solver("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, dual_cd.Blocks, None, dual_many.Blocks, options=("inner",)),
+               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, None, dual_many.Blocks, options=("inner",)),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
                "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, dual_many.InMemory,
                dual_many.Streaming, shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,

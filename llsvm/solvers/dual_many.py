@@ -10,10 +10,11 @@ from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, PassStats, Problem
 from llsvm.reader import ROW, copied
-from llsvm.solvers.dual_cd import WORTH_CERTIFYING, Course, float32_box, half_square
+from llsvm.solvers.dual_cd import Course, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
+from llsvm.solvers.streaming import WORTH_CERTIFYING
 
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.

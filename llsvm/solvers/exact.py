@@ -14,7 +14,8 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
-from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course, Streaming
+from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course
+from llsvm.solvers.streaming import Streaming
 
 GROUP_SHARE = 0.04
 MARGIN, START_MARGIN = 0.1, 0.2

@@ -1,0 +1,200 @@
+"""Dual coordinate descent from disk, group by group: what `dual` out of core and `block` share, and `block` itself."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from llsvm.alphas import Alphas
+from llsvm.core import Certificate, UsageError
+from llsvm.evaluate import total_loss
+from llsvm.memory import BUFFERS, enough, format_size
+from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, rows_bytes, shuffle
+from llsvm.solvers.dual_cd import DualCD, float32_box, half_square
+
+WORTH_CERTIFYING = 20
+ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
+
+
+class Streaming(DualCD):
+    """Rows from disk, group by group: what `dual` out of core and `block` have in common.
+
+    A pass loads every chunk once. The w it began with is certified on the way, by one more dot per row, against the
+    dual value at its end.
+    """
+
+    _n_active = 0  # rows that are swept between passes
+
+    def __init__(self, problem, blocks):
+        super().__init__(problem)
+        self.blocks = blocks
+        self._kind, (self._box, self._round) = np.zeros(1, blocks.dtype), float32_box(problem)
+        self._gather_team(blocks.description)
+        self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
+        self._lay_out()
+        self._reader = Prefetcher(blocks, self._groups, self._plan())
+
+    def _lay_out(self) -> None:
+        """Divides the working memory; see docs/out-of-core.md."""
+        blocks, value_size = self.blocks, self.blocks.dtype.itemsize
+        largest = int((blocks.chunk_nonzeros * (4 + value_size) + 8 * blocks.chunk_rows).max())
+        sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
+        smallest_group = self._smallest_group(sizes)
+        for n_arenas in range(self._most_arenas(), 1, -1):
+            decoding = max(0, 3 * largest * (n_arenas - 1) - BUFFERS)
+            fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 32 * blocks.n_chunks
+            rest = self.problem.working - fixed
+            if rest >= ARENAS_SHARE * n_arenas * smallest_group:
+                break
+        if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
+            self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
+        alpha_type = np.dtype(np.float32 if self._round else np.float64)
+        alpha_bytes = alpha_type.itemsize * blocks.n_rows
+        alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest_group
+        rest -= alpha_bytes if alphas_fit else 0
+        self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
+        group_bytes = self._group_size(rest, smallest_group)
+        row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, value_size) / blocks.n_rows
+        group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
+        table_bytes = group_rows * (ROW.itemsize + 4)
+        self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
+        self._spare_bytes = max(0, rest - n_arenas * (self._group_bytes + table_bytes))
+        self._table, self._order = np.empty(n_arenas * group_rows, ROW), np.empty(group_rows, np.int32)
+        self._group_rows, self._groups = group_rows, []
+        for start in range(0, n_arenas * group_rows, group_rows):
+            table = self._table[start : start + group_rows]
+            self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
+
+    def _most_arenas(self) -> int:
+        """One that is visited, and those that are filled meanwhile."""
+        return 2
+
+    def _largest_group(self) -> int:
+        """Bytes of the rows of the largest unit that must be in memory as a whole."""
+        blocks = self.blocks
+        return self._smallest_group(arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize))
+
+    def _refuse(self, needed: int) -> None:
+        raise UsageError(
+            f"--memory {format_size(self.problem.memory)} is too small: the weights of {self.problem.n_features} "
+            f"features and the rows to work on take {format_size(needed)} at least",
+            f"--memory {enough(needed)} would do" + self._other_way(),
+        )
+
+    def _other_way(self) -> str:
+        return ""
+
+    def _rows_of(self, group) -> int:
+        return int(self.blocks.chunk_rows[group].sum())
+
+    def _begin_visit(self, arena: Arena, group) -> None:
+        """Gives the rows of a group their alphas."""
+        rows, place = arena.rows, 0
+        for chunk in group:
+            count = int(self.blocks.chunk_rows[chunk])
+            rows["alpha"][place : place + count] = self._alphas.read(int(self._starts[chunk]), count)
+            place += count
+
+    def _end_visit(self, arena: Arena, group) -> None:
+        alphas, place = arena.rows["alpha"], 0
+        for chunk in group:
+            count = int(self.blocks.chunk_rows[chunk])
+            self._alphas.write(int(self._starts[chunk]), alphas[place : place + count])
+            place += count
+
+    def passes(self):
+        number, estimate = 0, np.inf
+        self._prepare()
+        while True:
+            start, number, waited = time.perf_counter(), number + 1, self._reader.wait
+            snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
+            loss, rows_left = 0.0, self.blocks.n_rows
+            self._state[6] = self._state[7] = 0
+            while rows_left:
+                while not self._reader.ready and self._use_wait():
+                    pass
+                arena, group = self._reader.next()
+                self._begin_visit(arena, group)
+                if snapshot is not None:
+                    loss += total_loss(arena.rows, snapshot, self.problem, self._kind)
+                self._visit(arena)
+                self._end_visit(arena, group)
+                self._after_visit(arena)
+                rows_left -= self._rows_of(group)
+                self._reader.release(arena)
+                self.problem.progress(1 - rows_left / self.blocks.n_rows)
+            if snapshot is not None:
+                self._certify(snapshot, loss)
+            snapshot = None  # makes room for a Course
+            self._end_pass(self._is_done())
+            self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
+            self.compute += time.perf_counter() - start - (self.wait - waited)
+            met = self._met()
+            stats = self._stats(number, self._n_active, met)
+            estimate = min(met.relative_gap, stats.gap)
+            yield stats
+
+    def _met(self) -> Certificate:
+        """The objectives with the losses met in the pass."""
+        square = half_square(self.w)
+        return Certificate(square + float(self._state[6]), self._dual_at(square))
+
+    def certify(self) -> None:
+        """The gap of w as it is now: one pass that only reads."""
+        loss, rows_left = 0.0, self.blocks.n_rows
+        while rows_left:
+            arena, group = self._reader.next()
+            loss += total_loss(arena.rows, self.w, self.problem, self._kind)
+            rows_left -= self._rows_of(group)
+            self._reader.release(arena)
+        self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
+        self._certify(self.w, loss)
+
+    def close(self) -> None:
+        self._close_team()
+        self._reader.close()
+        self._alphas.close()
+        self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
+
+    def _prepare(self) -> None:
+        """Before the first pass."""
+
+    def _use_wait(self) -> bool:
+        """Does some work while the next rows are not there; False if there is none."""
+        return False
+
+    def _after_visit(self, arena: Arena) -> None:
+        pass
+
+    def _end_pass(self, done: bool) -> None:
+        """done: this pass was the last."""
+
+
+class Blocks(Streaming):
+    """The block minimisation of Yu et al. (KDD 2010), Algorithm 2: fixed blocks in random order, each solved by
+    `inner` sweeps (BLOCK-L-N) or until LIBLINEAR's stopping condition holds in it (BLOCK-L-D, inner = 0)."""
+
+    def _smallest_group(self, sizes) -> int:
+        return int(np.bincount(self.blocks.chunk_block, sizes).max())
+
+    def _most_rows(self) -> int:
+        return np.bincount(self.blocks.chunk_block, self.blocks.chunk_rows).max()
+
+    def _group_size(self, rest: int, smallest_group: int) -> int:
+        return smallest_group
+
+    def _other_way(self) -> str:
+        return ", or a set split into more blocks (llsvm-split -m), or -s dual, which needs no whole block in memory"
+
+    def _plan(self):
+        order, passes = np.unique(self.blocks.chunk_block).astype(np.int32), 0
+        while True:
+            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            passes += 1
+            for block in order:
+                yield self.blocks.block_chunks(block).tolist()
+
+    def _visit(self, arena: Arena) -> None:
+        order = np.arange(arena.first_slot, arena.first_slot + arena.n_rows, dtype=np.int32)
+        self._solve(self._table, order, 1 if self.problem.inner is None else self.problem.inner, arena.first_slot)
