@@ -21,6 +21,7 @@ cdef enum:
     BYTES_AHEAD = 2560
     BYTES_OF_ROW = 2048
     ROWS_AHEAD = 12
+    TABLE_AHEAD = 8  # rows, whose entries of the table are asked for before
 
 ctypedef fused value_t:
     float
@@ -100,6 +101,12 @@ cdef inline int64_t value_mask(const Row* row) noexcept nogil:
     return 0 if row.layout & ONE_VALUE else -1
 
 
+cdef inline void ask_for_entry(const Row* row) noexcept nogil:
+    """Of the table, where it may lie on two cache lines."""
+    prefetch(row)
+    prefetch(&row.layout)
+
+
 cdef struct Ahead:
     int64_t place  # of the next row to ask for, in the order of visits
     int64_t bytes  # asked for and not visited yet
@@ -116,8 +123,8 @@ cdef inline void look_ahead(
         ahead.place = s + 1
         ahead.bytes = 0
     while ahead.bytes < BYTES_AHEAD and ahead.place < end and ahead.place < s + ROWS_AHEAD:
-        if ahead.place + 4 < end:
-            prefetch(&rows[order[ahead.place + 4]])
+        if ahead.place + TABLE_AHEAD < end:
+            ask_for_entry(&rows[order[ahead.place + TABLE_AHEAD]])
         row = &rows[order[ahead.place]]
         size = min(<int64_t>row_size(row, value_size), <int64_t>BYTES_OF_ROW)
         for line in range(0, size, 64):

@@ -11,19 +11,19 @@ import numpy as np
 from llsvm import _dual_cd
 from llsvm.core import Certificate, PassStats
 from llsvm.reader import Resident, shuffle
+from llsvm.solvers.copies import Copies
+from llsvm.solvers.marks import Marks
+from llsvm.solvers.parts import Parts
 
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
-# Threads sweep rows of this many bytes together, if no larger part of them needs steps.
-SMALLEST_SWEEP, MOST_STEPS = 1 << 19, 0.75
-# They look at so many bytes of rows at a time, or at that part of the sweep. For each such batch w is copied, if it
-# takes no more bytes than the batch, and no more than these.
-BATCH_BYTES, BATCHES, LARGEST_COPY = 1 << 22, 8, 1 << 20
+# Threads sweep rows of so many bytes together. How depends on what a row takes, and on what copies of w would.
+SMALLEST_SWEEP, SHORT_ROW, LONG_ROW, LARGEST_COPIES = 1 << 19, 192, 1 << 10, 2 << 20
 # Of data with so many rows by features, that part is solved first, to this gap or with so many visits by rows; its w
 # holds for all if their loss is at most so many times its own, and rows within the margin are swept first then.
 TALL, SAMPLE_SHARE, SAMPLE_GAP, SAMPLE_VISITS, SAMPLE_LOSS, SAMPLE_MARGIN = 100, 16, 1e-2, 2, 1.1, 0.2
 SMALLEST_SAMPLE = 1 << 10
-PARTS, SMALLEST_SHARED = 32, 4096  # of the rows that threads survey, and more rows than these
+PARTS, SMALLEST_SHARED = 8, 4096  # of the rows that threads survey, and more rows than these
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 
 
@@ -48,39 +48,33 @@ def half_square(w: np.ndarray) -> float:
 
 
 class Team:
-    """Threads that sweep rows together."""
+    """Threads that sweep rows together, in the way that suits the rows (docs/threads.md)."""
 
     def __init__(self, n_threads: int, description):
-        self._n_helpers = min(n_threads, _dual_cd.MOST_THREADS) - 1
-        self._pool = ThreadPoolExecutor(self._n_helpers, thread_name_prefix="sweep")
+        self._n_threads, self._n_features = n_threads, description.n_features
         self._row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
-        self._most = int(min(_dual_cd.MOST_ROWS, max(1, BATCH_BYTES // self._row_bytes)))
-        self._w_bytes = 8 * (description.n_features + 1)
-        self._copy = np.empty(description.n_features + 1) if self._copies(self._most) else None
-        self._shared = np.zeros(_dual_cd.SHARED_BYTES, np.uint8)
+        self._pool = ThreadPoolExecutor(n_threads - 1, thread_name_prefix="sweep")
+        self._together, self._marks = self._choose_way(), None
 
-    def _copies(self, rows: int) -> bool:
-        """Whether w is copied for a batch of so many rows."""
-        return self._w_bytes <= min(rows * self._row_bytes, LARGEST_COPY)
+    def _choose_way(self):
+        """How rows are swept together, or None if they are too short to do without marks."""
+        if self._row_bytes < SHORT_ROW:
+            return None
+        if self._row_bytes < LONG_ROW and 8 * self._n_threads * self._n_features <= LARGEST_COPIES:
+            return Copies(self._n_threads, self._row_bytes, self._n_features)
+        return Parts(self._n_threads, self._row_bytes)
 
     def sweep(self, steps: float, *arguments) -> int:
-        """As _dual_cd.sweep, so many steps being expected: where most rows need one, a single thread is as fast."""
-        _, _, active, _, w, *_ = arguments
-        if active * self._row_bytes < SMALLEST_SWEEP or steps > MOST_STEPS * active:
+        """As _dual_cd.sweep, so many steps being expected."""
+        _, _, active, *_ = arguments
+        if active * self._row_bytes < SMALLEST_SWEEP:
             return _dual_cd.sweep(*arguments)
-        most = min(self._most, max(1, active // BATCHES))
-        more, helping = (self._shared, self._copy if self._copies(most) else w, most), []
-        _dual_cd.convene(self._shared)
-        try:
-            for _ in range(self._n_helpers):
-                helping.append(self._pool.submit(_dual_cd.sweep_together, *arguments, *more, False))
-            active = _dual_cd.sweep_together(*arguments, *more, True)
-        finally:
-            _dual_cd.dismiss(self._shared)
-            for help in helping:
-                if not help.cancel():  # one that has not begun is not waited for
-                    help.result()
-        return active
+        if self._together and self._together.rows:
+            return self._together.sweep(self._pool, *arguments)
+        self._marks = self._marks or Marks(self._n_threads, self._row_bytes, self._n_features)
+        if not self._marks.is_worth_it(active, steps):
+            return _dual_cd.sweep(*arguments)
+        return self._marks.sweep(self._pool, *arguments)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -133,7 +127,7 @@ class DualCD:
         self.w = np.zeros(problem.n_features + 1)
         self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self._state, self._team = np.zeros(10), None
+        self._state, self._team = np.zeros(11), None
         self._counter = 0
 
     @property
@@ -360,7 +354,7 @@ class InMemory(Shrinking):
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
         """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row."""
-        return 1, 3, Course.ROW_BYTES
+        return 1, 3, Course.ROW_BYTES + Copies.ROW_BYTES
 
     def __init__(self, problem, data: Resident):
         super().__init__(problem)

@@ -1,0 +1,150 @@
+# A visit of one row by dual coordinate descent (the problem: _dual_cd.pyx), for sweeps of one thread and of many.
+
+from libc.math cimport INFINITY, fabs
+from libc.stdint cimport int8_t, int32_t, int64_t, uint16_t
+
+from _sparse cimport Row, row_axpy, row_dot, value_t
+
+cdef enum:
+    NOTHING = 0
+    STEP = 1
+    SHRINK = 2
+
+cdef extern from *:
+    """
+    #define LLSVM_SMALLEST 1e-12
+    """
+    const double SMALLEST "LLSVM_SMALLEST"  # projected gradients that ask for a step are larger
+
+
+# The problem, and what visits have found.
+cdef struct Visits:
+    Row* rows
+    int32_t* order
+    double* w
+    int64_t last_weight
+    double bias
+    const double* signs
+    const double* box
+    bint round_alpha
+    bint shrink
+    int64_t count_from
+    double highest_before
+    double lowest_before
+
+    double highest
+    double lowest
+    double sum_alpha
+    double sum_square
+    double losses
+    double visits
+    double gap
+    double steps
+
+
+# A row at one w: y and its box, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
+cdef struct Seen:
+    double y
+    double U
+    double d
+    double loss
+    double gap
+    double gradient
+    double projected
+
+
+cdef inline void begin(
+    Visits* v, Row[::1] rows, int32_t[::1] order, double[::1] w, double bias, const double[::1] signs,
+    const double[:, ::1] box, bint round_alpha, bint shrink, int64_t count_from, const double[::1] state
+) noexcept:
+    v.rows = &rows[0] if rows.shape[0] else NULL
+    v.order = &order[0] if order.shape[0] else NULL
+    v.w = &w[0]
+    v.last_weight = w.shape[0] - 1
+    v.bias = bias
+    v.signs = &signs[0]
+    v.box = &box[0, 0]
+    v.round_alpha = round_alpha
+    v.shrink = shrink
+    v.count_from = count_from
+    v.highest_before = state[0]
+    v.lowest_before = state[1]
+    v.highest = -INFINITY
+    v.lowest = INFINITY
+    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = v.steps = 0
+
+
+cdef inline void end(const Visits* v, double[::1] state) noexcept:
+    state[2] = v.highest
+    state[3] = v.lowest
+    state[4] += v.sum_alpha
+    state[5] += v.sum_square
+    state[6] += v.losses
+    state[7] += v.visits
+    state[8] = v.gap
+    state[9] = v.steps
+
+
+cdef inline double loss(double G, double U, double d) noexcept nogil:
+    """Where y w.x = G + 1 < 1."""
+    cdef double best = U if U * d <= -G else -G / d
+    return best * (-G - 0.5 * d * best)
+
+
+cdef inline int8_t judge(const Visits* v, uint16_t code, double old, double product, Seen* seen) noexcept nogil:
+    """What a row of this label with this alpha is where w.x, the bias included, is the product; what it needs."""
+    cdef double y = v.signs[code], G
+    cdef int64_t side = y > 0
+    cdef double U = v.box[2 * side], d = v.box[2 * side + 1]
+    G = y * product - 1
+    seen.y = y
+    seen.U = U
+    seen.d = d
+    seen.loss = loss(G, U, d) if G < 0 else 0
+    seen.gap = seen.loss + old * (G + 0.5 * d * old)
+    G += old * d
+    seen.gradient = G
+    seen.projected = 0
+    if old == 0 and G > 0:
+        return SHRINK if v.shrink and G > v.highest_before else NOTHING
+    if old == U and G < 0:
+        return SHRINK if v.shrink and G < v.lowest_before else NOTHING
+    seen.projected = G
+    return STEP if fabs(G) > SMALLEST else NOTHING
+
+
+cdef inline int8_t look(const Visits* v, Row* row, Seen* seen, const value_t* kind) noexcept nogil:
+    """What a row is by w as it is, and what it needs."""
+    cdef double product = row_dot(v.w, row, kind) + v.w[v.last_weight] * v.bias
+    cdef int8_t mark = judge(v, row.code, row.alpha, product, seen)
+    row.gradient = <float>seen.gradient
+    return mark
+
+
+cdef inline double best_alpha(const Visits* v, double old, double square, const Seen* seen) noexcept nogil:
+    """Where D is largest in the alpha of a row, square being x.x, the bias included."""
+    cdef double Q = square + seen.d
+    cdef double new = old - seen.gradient / Q if Q > 0 else (seen.U if seen.gradient < 0 else 0)
+    if new < 0:
+        new = 0
+    elif new > seen.U:
+        new = seen.U
+    return <double><float>new if v.round_alpha else new
+
+
+cdef inline double square_of(const Visits* v, const Row* row) noexcept nogil:
+    return <double>row.norm * row.norm + v.bias * v.bias
+
+
+cdef inline void step(
+    const Visits* v, Row* row, const Seen* seen, double* sum_alpha, double* sum_square, const value_t* kind
+) noexcept nogil:
+    """Makes D largest in the alpha of this row."""
+    cdef double old = row.alpha, new = best_alpha(v, old, square_of(v, row), seen), change
+    if new != old:
+        row.alpha = new
+        sum_alpha[0] += new - old
+        sum_square[0] += 0.5 * seen.d * (new - old) * (new + old)
+        change = (new - old) * seen.y
+        row_axpy(change, row, v.w, kind)
+        v.w[v.last_weight] += change * v.bias

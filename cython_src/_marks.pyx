@@ -1,0 +1,229 @@
+"""Sweeps of dual coordinate descent by several threads that mark rows which need a step (the problem: _dual_cd.pyx).
+
+As Chiang, Lee and Lin (KDD 2016): of every batch of rows all threads compute the gradients at one and the same w; then
+one thread alone visits the rows that may need a step. Those whose alpha is free always do, and are left to it. Where w
+is small, the others go on meanwhile to the gradients of the next batch, at a copy of w made before these steps. So
+nothing depends on the number of threads, as long as there are two, or on how fast they are.
+"""
+
+from libc.math cimport INFINITY
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from _dual cimport SHRINK, STEP, Seen, Visits, begin, look, step
+from _dual cimport end as end_visits
+from _sparse cimport TABLE_AHEAD, Ahead, Row, ask_for_entry, look_ahead, value_t
+from _threads cimport count, load, publish, replace, rest
+
+cdef enum:
+    TILES = 64  # of a batch: what a thread takes at a time
+    LARGEST_BATCH = 32768
+    LARGEST_TILE = LARGEST_BATCH // TILES
+    FREE = 3  # not looked at: it will need a step
+
+# The rows order[start .. end-1], in tiles.
+cdef struct Batch:
+    int64_t start
+    int64_t end
+    int64_t tile_rows
+    int64_t n_tiles
+    int8_t[LARGEST_BATCH] marks
+    double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
+
+
+# What threads share in a sweep. Tiles are numbered through all batches: those below `limit` can be looked at, `next` is
+# the first that nobody has, `done` have been. They are of the batch `open`, whose first tile is `first`.
+cdef struct Shared:
+    int64_t limit
+    int64_t[7] apart0
+    int64_t next
+    int64_t[7] apart1
+    int64_t done
+    int64_t[7] apart2
+    int64_t first
+    int64_t open
+    Batch[2] batches
+    int32_t[LARGEST_BATCH] chosen  # rows of a batch that need a step, and their marks
+    int8_t[LARGEST_BATCH] marks
+
+
+SHARED_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Shared), LARGEST_BATCH, TILES
+
+
+cdef inline bint is_free(const Visits* v, const Row* row) noexcept nogil:
+    return 0 < row.alpha < v.box[2 * (v.signs[row.code] > 0)]
+
+
+cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
+    """Which rows of a tile need a step."""
+    cdef int64_t start = batch.start + tile * batch.tile_rows, s, n_chosen = 0
+    cdef int64_t n = min(batch.tile_rows, batch.end - start)
+    cdef const int32_t* order = v.order + start
+    cdef int8_t* marks = &batch.marks[start - batch.start]
+    cdef int8_t mark
+    cdef double* found = &batch.found[tile][0]
+    cdef int32_t[LARGEST_TILE] chosen, places
+    cdef Ahead ahead = [0, 0]
+    cdef Seen seen
+    cdef double highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0
+    for s in range(n):
+        if s + TABLE_AHEAD < n:
+            ask_for_entry(&v.rows[order[s + TABLE_AHEAD]])
+        marks[s] = FREE
+        if not is_free(v, &v.rows[order[s]]):
+            chosen[n_chosen] = order[s]
+            places[n_chosen] = <int32_t>s
+            n_chosen += 1
+    for s in range(n_chosen):
+        look_ahead(&ahead, v.rows, &chosen[0], s, n_chosen, sizeof(value_t))
+        mark = look(v, &v.rows[chosen[s]], &seen, kind)
+        marks[places[s]] = mark
+        gap += seen.gap
+        if chosen[s] >= v.count_from:
+            visits += 1
+            losses += seen.loss
+        if mark != SHRINK:
+            highest = max(highest, seen.projected)
+            lowest = min(lowest, seen.projected)
+    found[0] = highest
+    found[1] = lowest
+    found[2] = losses
+    found[3] = visits
+    found[4] = gap
+
+
+cdef inline bint take_tile(const Visits* v, Shared* shared, const value_t* kind) noexcept nogil:
+    """Looks at a tile that nobody has; False if there is none."""
+    cdef int64_t tile = load(&shared.next)
+    while True:
+        if tile >= load(&shared.limit):
+            return False
+        if replace(&shared.next, &tile, tile + 1):
+            break
+    look_at_tile(v, &shared.batches[shared.open], tile - shared.first, kind)
+    count(&shared.done)
+    return True
+
+
+cdef inline void open_batch(Shared* shared, int64_t start, int64_t end) noexcept nogil:
+    """Its tiles can be taken from now on."""
+    cdef Batch* batch
+    shared.first = load(&shared.done)
+    shared.open = 1 - shared.open
+    batch = &shared.batches[shared.open]
+    batch.start = start
+    batch.end = end
+    batch.tile_rows = max(1, (end - start + TILES - 1) // TILES)
+    batch.n_tiles = (end - start + batch.tile_rows - 1) // batch.tile_rows
+    publish(&shared.limit, shared.first + batch.n_tiles)
+
+
+cdef inline void sum_tiles(Visits* v, const Batch* batch) noexcept nogil:
+    cdef int64_t tile
+    for tile in range(batch.n_tiles):
+        v.highest = max(v.highest, batch.found[tile][0])
+        v.lowest = min(v.lowest, batch.found[tile][1])
+        v.losses += batch.found[tile][2]
+        v.visits += batch.found[tile][3]
+        v.gap += batch.found[tile][4]
+
+
+cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, const value_t* kind) noexcept nogil:
+    """Steps of the rows that need one."""
+    cdef int64_t s, k, n_chosen = 0
+    cdef int32_t* chosen = &shared.chosen[0]
+    cdef int8_t* marks = &shared.marks[0]
+    cdef Row* row
+    cdef Ahead ahead = [0, 0]
+    cdef Seen seen
+    for s in range(batch.start, batch.end):
+        marks[n_chosen] = batch.marks[s - batch.start]
+        chosen[n_chosen] = v.order[s]
+        n_chosen += marks[n_chosen] == STEP or marks[n_chosen] == FREE
+    v.steps += n_chosen
+    for k in range(n_chosen):
+        look_ahead(&ahead, v.rows, chosen, k, n_chosen, sizeof(value_t))
+        row = &v.rows[chosen[k]]
+        look(v, row, &seen, kind)
+        if marks[k] == FREE:
+            v.gap += seen.gap
+            if chosen[k] >= v.count_from:
+                v.visits += 1
+                v.losses += seen.loss
+            v.highest = max(v.highest, seen.projected)
+            v.lowest = min(v.lowest, seen.projected)
+        step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
+
+
+cdef inline int64_t move_kept(int32_t* order, const Batch* batch, int64_t kept) noexcept nogil:
+    """Rows before the batch are those that were kept, then those that were not: does the same with the rows of the
+    batch. Returns the number of rows kept so far."""
+    cdef int64_t s
+    cdef int32_t slot
+    for s in range(batch.start, batch.end):
+        if batch.marks[s - batch.start] != SHRINK:
+            slot = order[s]
+            order[s] = order[kept]
+            order[kept] = slot
+            kept += 1
+    return kept
+
+
+def convene(uint8_t[::1] shared):
+    """Before a sweep: nothing can be looked at yet."""
+    cdef Shared* s = <Shared*>&shared[0]
+    s.limit = s.next = s.done = s.first = s.open = 0
+    s.batches[0].start = s.batches[0].end = s.batches[0].n_tiles = 0
+
+
+def dismiss(uint8_t[::1] shared):
+    """Ends what helps in a sweep, also if nobody leads it."""
+    publish(&(<Shared*>&shared[0]).limit, -1)
+
+
+def sweep_together(
+    Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
+    const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
+    const value_t[::1] kind, uint8_t[::1] memory, double[::1] w_before, int64_t most, bint leading
+):
+    """As sweep of _dual_cd.pyx, by all threads that call it with the same arguments; one is leading, and returns.
+
+    memory: SHARED_BYTES, convened for every sweep. w_before: room for a copy of w, or w itself, which the steps of a
+    batch then change before the next batch is looked at. A batch has up to `most` rows.
+    """
+    cdef Visits looking, stepping
+    cdef Shared* shared = <Shared*>&memory[0]
+    cdef Batch* batch
+    cdef int64_t rests = 0, kept = 0, start
+    cdef bint copying = &w_before[0] != &w[0]
+    begin(&looking, rows, order, w_before, bias, signs, box, round_alpha, shrink, count_from, state)
+    if not leading:
+        with nogil:
+            while load(&shared.limit) >= 0:
+                if not take_tile(&looking, shared, &kind[0]):
+                    rest(&rests)
+        return 0
+    begin(&stepping, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    with nogil:
+        batch = &shared.batches[shared.open]  # empty
+        while True:
+            start = batch.end
+            if copying and start < active:
+                memcpy(&w_before[0], &w[0], w.shape[0] * sizeof(double))
+                open_batch(shared, start, min(start + most, active))
+            sum_tiles(&stepping, batch)
+            visit_marked(&stepping, shared, batch, &kind[0])
+            if shrink:
+                kept = move_kept(stepping.order, batch, kept)
+            if start == active:
+                break
+            if not copying:
+                open_batch(shared, start, min(start + most, active))
+            while take_tile(&looking, shared, &kind[0]):
+                pass
+            while load(&shared.done) < shared.limit:
+                rest(&rests)
+            batch = &shared.batches[shared.open]
+        publish(&shared.limit, -1)
+    end_visits(&stepping, state)
+    return kept if shrink else active

@@ -1,0 +1,383 @@
+"""Sweeps of dual coordinate descent by several threads, each with a part of the features (the problem: _dual_cd.pyx).
+
+Of every batch of rows each thread computes the products with its own part of w. When all have, every thread finds the
+same steps of all rows, one after the other, and adds them to its own part of w. What a row is told of the steps just
+before its own is the bias alone, which all rows have in common; the features that it shares with the rows of its own
+batch and of the one before are left out. Products of a batch are made before the steps of the one before it, so that
+no thread waits for a message that has just been sent. What the steps were expected to add to D is returned: where it is
+less than they did, batches are too large for the data.
+
+A thread that gets no core would hold up all others. So they begin together or not at all, and if one is late too often
+the first goes on alone. That changes no bit of the result.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+
+from _dual cimport SHRINK, STEP, Seen, Visits, begin, best_alpha, judge, square_of
+from _dual cimport end as end_visits
+from _sparse cimport (
+    COUNTED,
+    ONE_VALUE,
+    SHORT,
+    TABLE_AHEAD,
+    Row,
+    add_number,
+    add_products,
+    ask_for_entry,
+    dense_axpy_double,
+    dense_axpy_float,
+    dense_dot_double,
+    dense_dot_float,
+    index_t,
+    prefetch,
+    row_feature,
+    row_values,
+    sum_products,
+    sum_weights,
+    value_t,
+    values_offset,
+)
+from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
+
+cdef enum:
+    MOST = 8  # rows of a batch
+    SLOTS = 4  # batches whose products may be needed at a time
+    FEW = 64  # nonzeros, which are counted rather than searched
+    NUMBERS_AHEAD = 512  # bytes of a row's part that are asked for: of feature numbers and of values
+    VALUES_AHEAD = 2048
+    NEVER = -1
+
+# The rows order[start .. end-1], in batches of so many; weight: of the bias; gain: what steps should add to D.
+cdef struct Plan:
+    int64_t start
+    int64_t end
+    int64_t together
+    int64_t ahead
+    int64_t n_parts
+    const int64_t* cuts
+    int64_t kept
+    double weight
+    double gain
+
+
+# Products of batches with one part of w.
+cdef struct Post:
+    double[SLOTS][MOST] products
+
+
+# leave: the first goes on alone after that batch.
+cdef struct Crew:
+    Meeting meeting
+    int64_t leave
+    int64_t[7] apart
+    Visits v
+    Plan plan
+    Post[MOST_MEMBERS] posts
+
+
+CREW_BYTES, MOST_THREADS = sizeof(Crew), MOST_MEMBERS
+
+
+# A row of a batch and the part of it that a thread has. The row itself is written by the first thread alone.
+cdef struct Seat:
+    Row* row
+    const void* index  # of dense rows: the number of the first feature
+    const void* values
+    int64_t length
+    int32_t slot
+    uint16_t code
+    uint16_t layout
+    double alpha
+    double square
+    double change
+
+
+cdef inline int64_t count_below(const index_t* index, int64_t n, int64_t cut) noexcept nogil:
+    cdef int64_t k, first = 0, half
+    if n <= FEW:
+        for k in range(n):
+            first += index[k] < cut
+        return first
+    while n > 0:
+        half = n >> 1
+        if index[first + half] < cut:
+            first += half + 1
+            n -= half + 1
+        else:
+            n = half
+    return first
+
+
+cdef inline int64_t place_of(const Row* row, int64_t cut) noexcept nogil:
+    """Of the first nonzero of a row whose feature is not below the cut."""
+    if cut == 0:
+        return 0
+    if row.layout & COUNTED:
+        return min(<int64_t>row.length, cut)
+    if row.layout & SHORT:
+        return count_below(<const uint16_t*>row.data, row.length, cut)
+    return count_below(<const int32_t*>row.data, row.length, cut)
+
+
+cdef inline int64_t number_width(const Row* row) noexcept nogil:
+    return 0 if row.layout & COUNTED else (2 if row.layout & SHORT else 4)
+
+
+cdef inline void take(Seat* seat, int64_t first, int64_t last, const value_t* kind) noexcept nogil:
+    """The nonzeros first .. last-1 of the row."""
+    cdef const Row* row = seat.row
+    seat.layout = row.layout
+    seat.length = last - first
+    seat.index = <const void*>(first if row.layout & COUNTED else row.data + number_width(row) * first)
+    seat.values = row_values(row, kind) + (0 if row.layout & ONE_VALUE else first)
+
+
+cdef inline double seat_dot(const double* w, const Seat* seat, const value_t* kind) noexcept nogil:
+    cdef const value_t* values = <const value_t*>seat.values
+    cdef int64_t n = seat.length
+    if seat.layout == SHORT:
+        return sum_products(w, <const uint16_t*>seat.index, values, n)
+    if seat.layout == COUNTED:
+        if value_t is float:
+            return dense_dot_float(w + <int64_t>seat.index, values, n)
+        else:
+            return dense_dot_double(w + <int64_t>seat.index, values, n)
+    if not seat.layout & ONE_VALUE:
+        return sum_products(w, <const int32_t*>seat.index, values, n)
+    if seat.layout & SHORT:
+        return values[0] * sum_weights(w, <const uint16_t*>seat.index, n)
+    return values[0] * sum_weights(w, <const int32_t*>seat.index, n)
+
+
+cdef inline void seat_axpy(const Seat* seat, double* w, const value_t* kind) noexcept nogil:
+    cdef const value_t* values = <const value_t*>seat.values
+    cdef int64_t n = seat.length
+    if seat.layout == SHORT:
+        add_products(seat.change, <const uint16_t*>seat.index, values, n, w)
+    elif seat.layout == COUNTED:
+        if value_t is float:
+            dense_axpy_float(seat.change, values, n, w + <int64_t>seat.index)
+        else:
+            dense_axpy_double(seat.change, values, n, w + <int64_t>seat.index)
+    elif not seat.layout & ONE_VALUE:
+        add_products(seat.change, <const int32_t*>seat.index, values, n, w)
+    elif seat.layout & SHORT:
+        add_number(seat.change * values[0], <const uint16_t*>seat.index, n, w)
+    else:
+        add_number(seat.change * values[0], <const int32_t*>seat.index, n, w)
+
+
+cdef inline void ask_between(uint64_t address, int64_t first, int64_t last) noexcept nogil:
+    while first < last:
+        prefetch(<const void*>(address + <uint64_t>first))
+        first += 64
+
+
+cdef inline void ask_for(const Row* row, int64_t low, int64_t high, int value_size) noexcept nogil:
+    """Where the part of a row from low to high, in 256ths, is likely to be."""
+    cdef int64_t n = row.length, first = n * low >> 8, last = n * high >> 8, width = number_width(row)
+    if width:
+        ask_between(row.data, width * first, min(width * last, width * first + NUMBERS_AHEAD))
+    if not row.layout & ONE_VALUE:
+        ask_between(row.data + values_offset(n, row.layout, value_size), value_size * first,
+                    min(value_size * last, value_size * first + VALUES_AHEAD))
+
+
+cdef inline int64_t size_of_batch(const Plan* plan, int64_t number) noexcept nogil:
+    return max(<int64_t>0, min(plan.together, plan.end - plan.start - number * plan.together))
+
+
+cdef inline void look(
+    const Visits* v, const Plan* plan, Seat* seats, Crew* crew, int64_t number, int64_t part, const value_t* kind
+) noexcept nogil:
+    """Products of the rows of a batch with a part of w."""
+    cdef int64_t s, k, start = plan.start + number * plan.together, ahead = plan.ahead
+    cdef int64_t low = 256 * part // plan.n_parts, high = 256 * (part + 1) // plan.n_parts, last
+    cdef double* products = &crew.posts[part].products[number % SLOTS][0]
+    cdef Row* row
+    for k in range(size_of_batch(plan, number)):
+        s = start + k
+        if s + ahead + TABLE_AHEAD < plan.end:
+            ask_for_entry(&v.rows[v.order[s + ahead + TABLE_AHEAD]])
+        if s + ahead < plan.end:
+            ask_for(&v.rows[v.order[s + ahead]], low, high, sizeof(value_t))
+        row = &v.rows[v.order[s]]
+        seats[k].row = row
+        seats[k].slot = v.order[s]
+        seats[k].code = row.code
+        seats[k].alpha = row.alpha
+        seats[k].square = square_of(v, row)
+        last = row.length if part + 1 == plan.n_parts else place_of(row, plan.cuts[part + 1])
+        take(&seats[k], place_of(row, plan.cuts[part]), last, kind)
+        products[k] = seat_dot(v.w, &seats[k], kind)
+
+
+cdef inline void decide(
+    Visits* v, Plan* plan, Seat* seats, const Crew* crew, int64_t number, bint leading
+) noexcept nogil:
+    """The steps of the rows of a batch, one after the other; the leading thread writes down what becomes of them."""
+    cdef int64_t k, part, start = plan.start + number * plan.together
+    cdef double product, new, change, weight = plan.weight
+    cdef Seen seen
+    cdef Seat* seat
+    cdef int8_t mark
+    for k in range(size_of_batch(plan, number)):
+        seat = &seats[k]
+        product = crew.posts[0].products[number % SLOTS][k]
+        for part in range(1, plan.n_parts):
+            product += crew.posts[part].products[number % SLOTS][k]
+        mark = judge(v, seat.code, seat.alpha, product + weight * v.bias, &seen)
+        seat.change = 0
+        if leading:
+            seat.row.gradient = <float>seen.gradient
+            v.gap += seen.gap
+            if seat.slot >= v.count_from:
+                v.visits += 1
+                v.losses += seen.loss
+        if mark == SHRINK:
+            continue
+        if leading:
+            if plan.kept != start + k:
+                v.order[start + k] = v.order[plan.kept]
+                v.order[plan.kept] = seat.slot
+            plan.kept += 1
+            v.highest = max(v.highest, seen.projected)
+            v.lowest = min(v.lowest, seen.projected)
+        if mark != STEP:
+            continue
+        new = best_alpha(v, seat.alpha, seat.square, &seen)
+        change = new - seat.alpha
+        seat.change = change * seen.y
+        weight += seat.change * v.bias
+        if leading:
+            v.steps += 1
+            seat.row.alpha = new
+            v.sum_alpha += change
+            v.sum_square += 0.5 * seen.d * change * (new + seat.alpha)
+            plan.gain -= change * (seen.gradient + 0.5 * (seat.square + seen.d) * change)
+    plan.weight = weight
+
+
+cdef inline void add(const Visits* v, Seat* seats, int64_t n, bint alone, const value_t* kind) noexcept nogil:
+    cdef int64_t k
+    for k in range(n):
+        if seats[k].change != 0:
+            if alone:
+                take(&seats[k], 0, seats[k].row.length, kind)
+            seat_axpy(&seats[k], v.w, kind)
+
+
+cdef inline void look_alone(
+    const Visits* v, const Plan* plan, Seat* seats, Crew* crew, int64_t number, const value_t* kind
+) noexcept nogil:
+    cdef int64_t part
+    for part in range(plan.n_parts):
+        look(v, plan, seats, crew, number, part, kind)
+
+
+cdef bint work(Visits* v, Plan* plan, Crew* crew, int64_t me, bint alone, const value_t* kind) noexcept nogil:
+    """What thread `me` has to do; the first leads. Returns whether the others were there to the end."""
+    cdef Seat[2][MOST] seats
+    cdef int64_t b = 0, n = plan.n_parts
+    cdef bint helped = not alone
+    if alone:
+        look_alone(v, plan, seats[0], crew, 0, kind)
+    else:
+        look(v, plan, seats[0], crew, 0, me, kind)
+        meet(&crew.meeting, me, n, 1)
+    while size_of_batch(plan, b):
+        if alone:
+            look_alone(v, plan, seats[(b + 1) & 1], crew, b + 1, kind)
+        else:
+            look(v, plan, seats[(b + 1) & 1], crew, b + 1, me, kind)
+            if not me and helped and crew.meeting.patience < 0:
+                helped = False
+                crew.leave = b + 1
+            meet(&crew.meeting, me, n, 1)
+        if me:
+            decide(v, plan, seats[b & 1], crew, b, False)
+        else:
+            decide(v, plan, seats[b & 1], crew, b, True)
+        add(v, seats[b & 1], size_of_batch(plan, b), alone, kind)
+        if not alone and (size_of_batch(plan, b + 1) == 0 or crew.leave == b):
+            meet(&crew.meeting, me, n, 0)
+            if me:
+                break
+            alone = True
+        b += 1
+    return helped
+
+
+def convene(uint8_t[::1] memory):
+    """Before a sweep: nobody has arrived."""
+    cdef Crew* crew = <Crew*>&memory[0]
+    convene_meeting(&crew.meeting)
+    crew.leave = NEVER
+
+
+def dismiss(uint8_t[::1] memory):
+    """Sends home who waits for a sweep that nobody leads."""
+    dismiss_meeting(&(<Crew*>&memory[0]).meeting)
+
+
+def help(uint8_t[::1] memory, const value_t[::1] kind):
+    """What every other thread does while one sweeps."""
+    cdef Crew* crew = <Crew*>&memory[0]
+    cdef Visits v
+    cdef Plan plan
+    cdef int64_t me
+    with nogil:
+        me = join(&crew.meeting)
+        if begin_together(&crew.meeting, me, 0):
+            v = crew.v
+            plan = crew.plan
+            work(&v, &plan, crew, me, False, &kind[0])
+
+
+def sweep(
+    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, int64_t kept, int64_t count_from, double[::1] w,
+    double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
+    const value_t[::1] kind, uint8_t[::1] memory, const int64_t[::1] cuts, int64_t ahead, int64_t together,
+    int64_t n_helpers
+):
+    """Visits rows[order[start .. end-1]], of whose predecessors so many were kept. As sweep of _dual_cd.pyx.
+
+    memory: CREW_BYTES, convened for every call. cuts: the first feature of each part, and one number behind the last.
+    So many rows ahead are asked for; so many together are a batch.
+    state[10] is what the steps should add to D. If start is not 0 the sweep goes on, and so do the sums of its state.
+    Returns (rows kept so far, whether the other threads were there to the end).
+    """
+    cdef Crew* crew = <Crew*>&memory[0]
+    cdef Visits* v = &crew.v
+    cdef Plan* plan = &crew.plan
+    cdef bint helped
+    begin(v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    plan.start = start
+    plan.end = end
+    plan.together = together
+    plan.ahead = ahead
+    plan.n_parts = cuts.shape[0] - 1
+    plan.cuts = &cuts[0]
+    plan.kept = kept
+    plan.weight = w[v.last_weight]
+    plan.gain = 0
+    with nogil:
+        helped = work(v, plan, crew, 0, not begin_together(&crew.meeting, 0, n_helpers), &kind[0])
+    w[v.last_weight] = plan.weight
+    if start:
+        v.highest = max(v.highest, state[2])
+        v.lowest = min(v.lowest, state[3])
+        v.gap += state[8]
+        v.steps += state[9]
+    end_visits(v, state)
+    state[10] = plan.gain
+    return plan.kept, helped
+
+
+def count_nonzeros(const Row[::1] rows, int64_t shift, int64_t[::1] counts):
+    """Of features: counts[f >> shift] of the rows."""
+    cdef int64_t r, k
+    with nogil:
+        for r in range(rows.shape[0]):
+            for k in range(rows[r].length):
+                counts[row_feature(&rows[r], k) >> shift] += 1

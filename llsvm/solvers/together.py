@@ -1,0 +1,71 @@
+"""Threads that sweep rows at once, without waiting for each other's steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# A thread has twice as many rows at once where D gains this share of what their steps should add to it, and half as
+# many where it gains less than that. A gain below this share of D is not judged.
+GOOD, BAD, SMALLEST_GAIN = 0.8, 0.5, 1e-10
+LINE, MOST_SWEEPS_ALONE = 64, 8
+
+
+class Together:
+    """What the ways to do so have in common: how many rows go together, and threads that come late.
+
+    rows: how many of them do; 0 if no two.
+    """
+
+    def __init__(self, kernel, n_threads: int, n_bytes: int, first: int, most: int, trial: int):
+        self.kernel, self.n_threads = kernel, n_threads
+        self.rows, self._most, self._trial = first, max(first, most), trial
+        room = np.zeros(n_bytes + LINE, np.uint8)
+        start = -room.ctypes.data % LINE
+        self.memory = room[start : start + n_bytes]
+        self._alone, self._patience = 0, 1
+
+    def sweep(self, pool, *arguments) -> int:
+        """As _dual_cd.sweep. As long as it is not known how many rows go together, there are trials on the way."""
+        table, order, active, count_from, w, *rest = arguments
+        state, start, kept, more = rest[-2], 0, 0, self.prepare(table, active, w)
+        before = _dual(state, w)
+        while start < active:
+            end = active if self.rows == self._most else min(active, start + self._trial * self.rows)
+            kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
+            after = _dual(state, w)
+            if state[10] > SMALLEST_GAIN * abs(after):
+                self._judge((after - before) / state[10])
+            start, before = end, after
+        return kept
+
+    def _visit(self, pool, kind, *arguments) -> int:
+        """Rows order[start:end], by all threads or, for a while after one came late, by this one."""
+        n_helpers, helping = 0 if self._alone else self.n_threads - 1, []
+        self.kernel.convene(self.memory)
+        try:
+            for _ in range(n_helpers):
+                helping.append(pool.submit(self.kernel.help, self.memory, kind))
+            kept, helped = self.kernel.sweep(*arguments, max(1, self.rows), n_helpers)
+        finally:
+            self.kernel.dismiss(self.memory)
+            for help in helping:
+                if not help.cancel():
+                    help.result()
+        if self._alone:
+            self._alone -= 1
+        elif helped:
+            self._patience = 1
+        else:
+            self._alone, self._patience = self._patience, min(2 * self._patience, MOST_SWEEPS_ALONE)
+        return kept
+
+    def _judge(self, share: float) -> None:
+        """D has gained this share of what was expected."""
+        if share < GOOD:
+            self.rows //= 2 if share < BAD else 1
+            self._most = self.rows
+        self.rows = min(2 * self.rows, self._most)
+
+
+def _dual(state, w) -> float:
+    return float(state[4] - state[5]) - 0.5 * float(w @ w)
