@@ -11,6 +11,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,9 @@ class Codec(threading.local):
     def compress(self, data) -> bytes:
         return self._compressor.compress(data)
 
-    def compress_parts(self, parts: list) -> bytes:
-        """One frame of all parts, one behind the other."""
-        frame = self._compressor.compressobj(size=sum(map(len, parts)))
+    def compress_parts(self, parts, size: int) -> bytes:
+        """One frame of all parts, one behind the other, of so many bytes in all."""
+        frame = self._compressor.compressobj(size=size)
         return b"".join([*map(frame.compress, parts), frame.flush()])
 
     def decompress(self, frame, checksum: str, room: np.ndarray, where: str) -> np.ndarray:
@@ -258,10 +259,13 @@ class Writer:
 
 
 def _encode_ids(ids: np.ndarray) -> bytes:
-    """A frame of the eight byte planes of these ids."""
+    """A frame of the eight byte planes of these ids, one in memory at a time."""
     planes = ids.view(np.uint8).reshape(-1, 8).T
     used = (int(ids.max(initial=0)).bit_length() + 7) // 8
-    return codec.compress_parts([*map(np.ascontiguousarray, planes[:used]), bytes((8 - used) * len(ids))])
+    zeros = memoryview(bytes(MB))
+    rest = ((8 - used) * len(ids) - done for done in range(0, (8 - used) * len(ids), MB))
+    parts = chain(map(np.ascontiguousarray, planes[:used]), (zeros[:size] for size in rest))
+    return codec.compress_parts(parts, 8 * len(ids))
 
 
 def check_target(path: Path, force: bool) -> None:
