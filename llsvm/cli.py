@@ -11,10 +11,10 @@ gc.set_threshold(100_000)  # imports and our loops make no cycles; looking for s
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import click
+import click  # noqa: E402
 
-from llsvm import __version__
-from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError
+from llsvm import __version__  # noqa: E402
+from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError  # noqa: E402
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
