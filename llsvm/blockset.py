@@ -57,10 +57,10 @@ class Codec(threading.local):
     def compress(self, data) -> bytes:
         return self._compressor.compress(data)
 
-    def compress_parts(self, parts, size: int) -> bytes:
-        """One frame of all parts, one behind the other, of so many bytes in all."""
+    def compress_parts(self, parts, size: int) -> list[bytes]:
+        """One frame, itself in parts, of all these parts one behind the other, of so many bytes in all."""
         frame = self._compressor.compressobj(size=size)
-        return b"".join([*map(frame.compress, parts), frame.flush()])
+        return [*map(frame.compress, parts), frame.flush()]
 
     def decompress(self, frame, checksum: str, room: np.ndarray, where: str) -> np.ndarray:
         """The decoded bytes, at the beginning of room."""
@@ -226,7 +226,8 @@ class Writer:
             if not block.rows:
                 self._append(block.file, b"")
         frame = feature_frame.result()
-        self._append(FEATURE_IDS, frame)
+        for part in frame:
+            self._append(FEATURE_IDS, part)
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -241,7 +242,8 @@ class Writer:
             "labels": [{"name": name, "rows": int(count)} for name, count in zip(names, counts, strict=True)],
             "seed": self._seed,
             "sources": sources,
-            "feature_ids": {"file": FEATURE_IDS, "bytes": len(frame), "checksum": frame_checksum(frame)},
+            "feature_ids": {"file": FEATURE_IDS, "bytes": sum(map(len, frame)),
+                            "checksum": frame_checksum(frame[-1])},
         }
         self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
         return self._move_into_place()
@@ -258,8 +260,8 @@ class Writer:
         return self.path
 
 
-def _encode_ids(ids: np.ndarray) -> bytes:
-    """A frame of the eight byte planes of these ids, one in memory at a time."""
+def _encode_ids(ids: np.ndarray) -> list[bytes]:
+    """The parts of a frame of the eight byte planes of these ids, one in memory at a time."""
     planes = ids.view(np.uint8).reshape(-1, 8).T
     used = (int(ids.max(initial=0)).bit_length() + 7) // 8
     zeros = memoryview(bytes(MB))
