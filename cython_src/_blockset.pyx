@@ -39,6 +39,8 @@ cdef extern from "_planes.h":
     uint64_t* sort_items "llsvm_sort_items"(
         const int32_t* keys, int64_t n, uint64_t* items, uint64_t* spare) noexcept nogil
     void cut_planes "llsvm_put_planes"(uint8_t* out, const uint32_t* numbers, int64_t n, int planes) noexcept nogil
+    int64_t count_32 "llsvm_count_32"(const uint32_t* x, int64_t n, uint32_t number) noexcept nogil
+    int64_t count_64 "llsvm_count_64"(const uint64_t* x, int64_t n, uint64_t number) noexcept nogil
     void join_planes "llsvm_get_planes"(const uint8_t* p, uint32_t* numbers, int64_t n, int planes) noexcept nogil
 
 cdef packed struct Header:
@@ -237,10 +239,10 @@ cdef int build_dictionary(
 
 
 cdef int64_t count_equal(const value_t* values, int64_t n, value_t number) noexcept nogil:
-    cdef int64_t k, count = 0
-    for k in range(n):
-        count += bits_of(values[k]) == bits_of(number)
-    return count
+    if value_t is float:
+        return count_32(<const uint32_t*>values, n, <uint32_t>bits_of(number))
+    else:
+        return count_64(<const uint64_t*>values, n, bits_of(number))
 
 
 cdef int64_t put_common(uint8_t* bits, value_t* values, int64_t n, value_t number) noexcept nogil:

@@ -1,4 +1,4 @@
-/* Rows sorted, and numbers cut into byte planes and put together again, for several instruction sets: the machine's is
+/* Rows sorted, numbers counted, cut into byte planes and put together again, for several instruction sets: the machine's is
    chosen when the module is loaded. All give the same bits. */
 
 #include <stdint.h>
@@ -71,3 +71,13 @@ LLSVM_PLANE_CLONES static void llsvm_get_planes(const uint8_t *p, uint32_t *numb
         for (int64_t k = 0; k < n; k++)
             numbers[k] = p[k] | (uint32_t)p1[k] << 8 | (uint32_t)p2[k] << 16 | (uint32_t)p3[k] << 24;
 }
+
+#define LLSVM_COUNT(bits)                                                                                          \
+    LLSVM_PLANE_CLONES static int64_t llsvm_count_##bits(const uint##bits##_t *x, int64_t n, uint##bits##_t number) { \
+        int64_t count = 0;                                                                                         \
+        for (int64_t k = 0; k < n; k++) count += x[k] == number;                                                   \
+        return count;                                                                                              \
+    }
+
+LLSVM_COUNT(32)
+LLSVM_COUNT(64)
