@@ -27,7 +27,7 @@ cdef enum:
     DICTIONARY = 2
     COMMON_NUMBER = 3
     COMMON_SHARE = 8      # what is an eighth of all values is common
-    SHORT_ROW = 128       # sorted by ranks
+    SHORT_ROW = 96        # sorted by ranks
     LONG_ROW = 4096       # beyond which a row is not sorted on the stack
 
 cdef extern from "_dense.h":

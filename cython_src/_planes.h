@@ -18,7 +18,7 @@
 LLSVM_PLANE_CLONES static void llsvm_rank(const int32_t *restrict keys, int64_t n, int32_t *restrict places) {
     int64_t padded = (n + 15) & ~(int64_t)15;
     memset(places, 0, padded * sizeof *places);
-    for (int64_t j = 0; j < padded; j += 4) {
+    for (int64_t j = 0; j < n; j += 4) {
         int32_t a = keys[j], b = keys[j + 1], c = keys[j + 2], d = keys[j + 3];
         for (int64_t i = 0; i < padded; i++) places[i] += (a < keys[i]) + (b < keys[i]) + (c < keys[i]) + (d < keys[i]);
     }
