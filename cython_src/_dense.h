@@ -1,5 +1,6 @@
-/* Products of w with a row of all features, by blocks of 8 numbers, for several instruction sets: the machine's is chosen
-   when the module is loaded. Every one of them adds in the same order, so that all give the same bits. */
+/* Products of w with a row of all features, and of a row with itself, by blocks of 8 numbers, for several instruction
+   sets: the machine's is chosen when the module is loaded. Every one of them adds in the same order, so that all give the
+   same bits. */
 
 #include <stdint.h>
 #include <string.h>
@@ -37,6 +38,18 @@ typedef float llsvm_floats __attribute__((vector_size(32)));
         sums += others;                                                                                            \
         for (int lane = 0; lane < 8; lane++) sum += sums[lane];                                                    \
         for (; k < n; k++) sum += w[k] * x[k];                                                                     \
+        return sum;                                                                                                \
+    }                                                                                                              \
+    LLSVM_CLONES __attribute__((unused)) static double llsvm_square_##type(const type *x, int64_t n) {             \
+        llsvm_doubles sums = {0};                                                                                  \
+        double sum = 0;                                                                                            \
+        int64_t k = 0;                                                                                             \
+        for (; k + 8 <= n; k += 8) {                                                                               \
+            llsvm_doubles v = LLSVM_LOAD_##type(x + k);                                                            \
+            sums += v * v;                                                                                         \
+        }                                                                                                          \
+        for (int lane = 0; lane < 8; lane++) sum += sums[lane];                                                    \
+        for (; k < n; k++) sum += (double)x[k] * x[k];                                                             \
         return sum;                                                                                                \
     }                                                                                                              \
     LLSVM_CLONES __attribute__((unused)) static void llsvm_dense_axpy_##type(                                      \

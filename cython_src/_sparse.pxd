@@ -14,7 +14,6 @@ cdef extern from *:
     void prefetch "llsvm_prefetch"(const void* address) noexcept nogil
 
 cdef enum:
-    SHORT_ROW = 64
     # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to
     # guess the rest, and no more rows. Rows of 1.2 KB: 265 ns a visit instead of 400 with 256 bytes of the eighth row
     # ahead.
@@ -222,30 +221,6 @@ cdef inline double row_square(const Row* row, const value_t* kind) noexcept nogi
     return sum0 + sum1
 
 
-cdef inline void sort_by_rank(
-    key_t* keys, value_t* values, Py_ssize_t n, key_t* spare_keys, value_t* spare_values
-) noexcept nogil:
-    """A key's place is the number of smaller ones (no two may be equal): vectorised, so the fastest for a short row."""
-    cdef Py_ssize_t i, j, padded = (n + 7) & ~<Py_ssize_t>7
-    cdef key_t[SHORT_ROW + 8] padded_keys
-    cdef key_t key, place
-    memcpy(padded_keys, keys, n * sizeof(key_t))
-    for j in range(n, padded):
-        padded_keys[j] = <key_t>0x7FFFFFFF if sizeof(key_t) == 4 else <key_t>(~<uint64_t>0 >> 1)
-    for i in range(n):
-        key = padded_keys[i]
-        place = 0
-        for j in range(padded):
-            place += padded_keys[j] < key
-        spare_keys[i] = place
-    for i in range(n):
-        spare_values[i] = values[i]
-    for i in range(n):
-        place = spare_keys[i]
-        keys[place] = padded_keys[i]
-        values[place] = spare_values[i]
-
-
 cdef inline void radix_sort(
     key_t* keys, item_t* items, Py_ssize_t n, key_t* spare_keys, item_t* spare_items
 ) noexcept nogil:
@@ -285,15 +260,6 @@ cdef inline void radix_sort(
     if (shift // 8) & 1:
         memcpy(spare_keys, keys, n * sizeof(key_t))
         memcpy(spare_items, items, n * sizeof(item_t))
-
-
-cdef inline void sort_distinct(
-    key_t* keys, value_t* values, Py_ssize_t n, key_t* spare_keys, value_t* spare_values
-) noexcept nogil:
-    if n <= SHORT_ROW:
-        sort_by_rank(keys, values, n, spare_keys, spare_values)
-    else:
-        radix_sort(keys, values, n, spare_keys, spare_values)
 
 
 cdef inline uint64_t mix(uint64_t seed, uint64_t counter) noexcept nogil:

@@ -157,7 +157,7 @@ class ActiveRows:
         segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
         n_bytes = segment.n_bytes + -segment.n_bytes % 8
         parts = segment.rows.view(np.uint8), segment.data[:n_bytes], segment.alphas.reshape(-1).view(np.uint8)
-        frame = codec.compress_parts(parts)
+        frame = b"".join(codec.compress_parts(parts, sum(map(len, parts))))
         self._file.write(frame, self._end)
         position, self._end = self._end, self._end + len(frame)
         return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 
+gc.set_threshold(100_000)  # imports and our loops make no cycles; looking for some takes a twentieth of the start
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import click
+import click  # noqa: E402
 
-from llsvm import __version__
-from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError
+from llsvm import __version__  # noqa: E402
+from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError  # noqa: E402
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -314,7 +315,6 @@ def _terminate(number, frame):
 
 def run(command) -> None:
     """Runs a command; every way it can fail becomes a sentence and an exit code."""
-    gc.set_threshold(100_000)  # our loops make no cycles
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _terminate)

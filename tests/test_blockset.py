@@ -68,6 +68,12 @@ def shuffled_features(rng):
     return [(code, rng.permutation(features), values) for code, features, values in rows]
 
 
+def unsorted_rows_of_any_length(rng):
+    """Around the lengths at which another way of sorting begins, and around the multiples of vectors."""
+    lengths = [*range(140), 4095, 4096, 4097, 9000] * 2
+    return [(0, rng.permutation(70_000)[:length], rng.normal(size=length)) for length in lengths]
+
+
 KINDS = {
     "plain": random_rows(3000),
     "binary": random_rows(3000, values=lambda rng, n: np.ones(n)),
@@ -87,6 +93,7 @@ KINDS = {
     "distant features": random_rows(2000, n_features=3_000_000),
     "long rows": some_long_rows,
     "unsorted features": shuffled_features,
+    "unsorted rows of any length": unsorted_rows_of_any_length,
     "one row": random_rows(1, lengths=(5, 6)),
 }
 
@@ -175,6 +182,20 @@ def test_every_row_comes_back_once(tmp_path, kind, dtype):
     assert blocks.dtype == dtype
     assert blocks.n_rows == len(rows)
     assert blocks.n_nonzeros == sum(len(features) for _, features, _ in rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_stored_in_the_order_of_their_features(tmp_path, dtype):
+    blocks = write(tmp_path / "x.blocks", make_rows("unsorted rows of any length", dtype), dtype)
+    assert all((np.diff(features) > 0).all() for _, features, _ in read(blocks))
+
+
+@pytest.mark.parametrize("n, largest", [(3, 200), (70_000, 2**16), (1_300_000, 2**24), (300_000, 2**63 - 1)])
+def test_ids_are_stored_as_one_frame_of_their_eight_byte_planes(n, largest):
+    ids = np.random.default_rng(n).integers(1, largest, n)
+    frame = b"".join(blockset._encode_ids(ids))
+    planes = zstandard.ZstdDecompressor().decompress(frame)
+    assert planes == b"".join((ids >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
 
 
 @pytest.mark.parametrize("n_blocks", [1, 40, 300])
