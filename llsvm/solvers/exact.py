@@ -20,7 +20,7 @@ from llsvm.solvers.streaming import Streaming
 GROUP_SHARE = 0.04
 MARGIN, START_MARGIN = 0.1, 0.2
 SAMPLE_MEMORY = 0.7  # of that of active rows
-LITTLE, MENDING = 0.1, 2  # of the tolerance; sweeps
+LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 # Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
 SWEEPS, VISITS = 30, 2
 # Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
