@@ -17,7 +17,7 @@ from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course
 from llsvm.solvers.streaming import Streaming
 
-GROUP_SHARE = 0.04
+GROUP_SHARE = 0.08
 MARGIN, START_MARGIN = 0.1, 0.2
 SAMPLE_MEMORY = 0.7  # of that of active rows
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
