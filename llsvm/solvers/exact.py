@@ -14,7 +14,7 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
-from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course
+from llsvm.solvers.dual_cd import SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
 
 GROUP_SHARE = 0.08
@@ -146,7 +146,9 @@ class Exact(Streaming):
             return
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
         sweeps = self.problem.inner or max(1, round(sweeps))
-        rounds = 1 if self._active.fit else max(1, round(sweeps / SWEEPS_AT_A_TIME))
+        # A part of tall data tells nearly all about w, and alphas can go on where there is one round.
+        one_round = self._active.fit or self.blocks.n_rows >= TALL * len(self.w)
+        rounds = 1 if one_round else max(1, round(sweeps / SWEEPS_AT_A_TIME))
         for number in range(rounds):
             if self._sweep_round(number, -(-sweeps // rounds), number == rounds - 1) <= self._little(self._n_active):
                 break
