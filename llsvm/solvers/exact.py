@@ -17,7 +17,8 @@ from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
 
-GROUP_SHARE = 0.08
+# Of the memory for rows, a group takes a part; a small one may take twice as much.
+GROUP_SHARE, SMALL_GROUP = 0.04, 256 << 10
 MARGIN, START_MARGIN = 0.1, 0.2
 SAMPLE_MEMORY = 0.7  # of that of active rows
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
@@ -48,7 +49,8 @@ class Exact(Streaming):
         return self.blocks.chunk_rows.max()
 
     def _group_size(self, rest: int, smallest_group: int) -> int:
-        return max(smallest_group, int(GROUP_SHARE * rest))
+        share = int(GROUP_SHARE * rest)
+        return max(smallest_group, share, min(SMALL_GROUP, 2 * share))
 
     def _most_arenas(self) -> int:
         return 3 if self.problem.threads > 1 else 2
