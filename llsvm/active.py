@@ -162,6 +162,11 @@ class ActiveRows:
         position, self._end = self._end, self._end + len(frame)
         return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))
 
+    @property
+    def fit(self) -> bool:
+        """Whether all rows are one group."""
+        return self._file is None
+
     def groups(self, keep: bool = False):
         """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
         are gone from here. alone: there is but one."""

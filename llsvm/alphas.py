@@ -81,20 +81,32 @@ class Alphas:
         data = np.ascontiguousarray(values, self._dtype).view(np.uint8)
         self._file.write(data, self._dtype.itemsize * start)
 
+    def gather(self, positions: np.ndarray) -> np.ndarray:
+        """Of single rows, anywhere."""
+        if self._file is None:
+            return self._array[positions]
+        found = np.empty(len(positions), self._dtype)
+        for start, window, chosen in self._windows(positions):
+            found[chosen] = window[positions[chosen] - start]
+        return found
+
     def scatter(self, positions: np.ndarray, values: np.ndarray) -> None:
-        """Single rows, anywhere."""
+        """Of single rows, anywhere."""
         if self._file is None:
             self._array[positions] = values
             return
-        order = np.argsort(positions, kind="stable")
-        positions, values = positions[order], values[order]
-        first = 0
-        while first < len(positions):
-            start = int(positions[first])
-            last = int(np.searchsorted(positions, start + WINDOW))
-            window = self.read(start, int(positions[last - 1]) - start + 1).copy()
-            window[positions[first:last] - start] = values[first:last]
+        for start, window, chosen in self._windows(positions):
+            window[positions[chosen] - start] = values[chosen]
             self.write(start, window)
+
+    def _windows(self, positions: np.ndarray):
+        """Yields (start, numbers from there on, which of the positions are among them), until all have been."""
+        order, first = np.argsort(positions, kind="stable"), 0
+        in_order = positions[order]
+        while first < len(order):
+            start = int(in_order[first])
+            last = int(np.searchsorted(in_order, start + WINDOW))
+            yield start, self.read(start, int(in_order[last - 1]) - start + 1).copy(), order[first:last]
             first = last
 
     def close(self) -> None:

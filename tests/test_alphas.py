@@ -50,6 +50,7 @@ def test_any_sequence_of_reads_and_writes_answers_as_an_array_does(plan, dtype, 
             if what == "scatter":
                 alphas.scatter(np.array(rows, np.int64), values)
                 plain[rows] = values
+                np.testing.assert_array_equal(alphas.gather(np.array(rows, np.int64)), plain[rows])
             elif what == "write":
                 alphas.write(rows[0], values)
                 plain[rows] = values

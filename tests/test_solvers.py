@@ -435,12 +435,12 @@ def test_the_solver_sweeps_while_a_slow_disk_reads(rows, solve, slow_disk, solve
 
 @pytest.fixture
 def counts(monkeypatch):
-    """Of groups of active rows, by pass."""
+    """Of groups of active rows, by round; there are several in a pass where there are several groups."""
     groups, counted = ActiveRows.groups, []
 
-    def count(self):
+    def count(self, keep):
         counted.append(0)
-        for group in groups(self):
+        for group in groups(self, keep):
             counted[-1] += 1
             yield group
             del group
@@ -459,7 +459,7 @@ def test_the_dual_variables_that_are_kept_are_those_of_w(texts, request, counts,
     config = train.Config(bias=1.0, tolerance=1e-6, threads=2, memory=smallest + int(share * 8 * texts.X.nnz))
     solver = train.start(blocks, config)
     assert not any(stats.finished for stats in itertools.islice(solver.passes(), 3))
-    assert len(counts) == 3 and max(counts) >= 3 if share == 0.02 else counts == [1, 1, 1]
+    assert len(counts) > 3 and max(counts) >= 3 if share == 0.02 else counts == [1, 1, 1]
     assert swept() > 0
     rows, y = np.zeros((blocks.n_rows, blocks.n_features + 1)), []
     for chunk, start in zip(range(blocks.n_chunks), np.cumsum([0, *blocks.chunk_rows]), strict=False):

@@ -14,15 +14,18 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
-from llsvm.solvers.dual_cd import SAMPLE_SHARE, Course
+from llsvm.solvers.dual_cd import SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
 
-GROUP_SHARE = 0.04
+# Of the memory for rows, a group takes a part; a small one may take twice as much.
+GROUP_SHARE, SMALL_GROUP = 0.04, 256 << 10
 MARGIN, START_MARGIN = 0.1, 0.2
 SAMPLE_MEMORY = 0.7  # of that of active rows
-LITTLE, MENDING = 0.1, 2  # of the tolerance; sweeps
+LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 # Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
 SWEEPS, VISITS = 30, 2
+# Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
+SWEEPS_AT_A_TIME = 3
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 ALPHAS_TOGETHER = 1 << 15
@@ -46,7 +49,8 @@ class Exact(Streaming):
         return self.blocks.chunk_rows.max()
 
     def _group_size(self, rest: int, smallest_group: int) -> int:
-        return max(smallest_group, int(GROUP_SHARE * rest))
+        share = int(GROUP_SHARE * rest)
+        return max(smallest_group, share, min(SMALL_GROUP, 2 * share))
 
     def _most_arenas(self) -> int:
         return 3 if self.problem.threads > 1 else 2
@@ -144,22 +148,43 @@ class Exact(Streaming):
             return
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
         sweeps = self.problem.inner or max(1, round(sweeps))
-        for group in self._active.groups():
-            self._sweep_on(group.table, sweeps)
-            self._keep_alphas(group.table)
-            del group
+        # A part of tall data tells nearly all about w, and alphas can go on where there is one round.
+        one_round = self._active.fit or self.blocks.n_rows >= TALL * len(self.w)
+        rounds = 1 if one_round else max(1, round(sweeps / SWEEPS_AT_A_TIME))
+        for number in range(rounds):
+            if self._sweep_round(number, -(-sweeps // rounds), number == rounds - 1) <= self._little(self._n_active):
+                break
         self._renew_active()
         if self._start is not None:
             self._certify(self._start, self._start_loss)
             self._start = None
 
+    def _sweep_round(self, number: int, sweeps: int, last: bool) -> float:
+        """Sweeps all active rows, as many at a time as memory holds; returns what they have of the gap."""
+        gap = 0.0
+        for group in self._active.groups(keep=not last):
+            if number:
+                group.table["alpha"] = self._alphas.gather(self._positions(group.table))
+            self._sweep_on(group.table, sweeps)
+            gap += self._state[8]
+            self._keep_alphas(group.table)
+            del group
+        return gap
+
+    def _little(self, n_rows: int) -> float:
+        """What so many of the active rows have of the gap when they have next to nothing of it."""
+        return LITTLE * self.problem.tolerance * self.dual * n_rows / max(1, self._n_active)
+
+    def _positions(self, rows) -> np.ndarray:
+        return self._starts[rows["chunk"]] + rows["place"]
+
     def _sweep_on(self, table, sweeps: int) -> None:
         """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
         order = np.arange(len(table), dtype=np.int32)
-        course, small = Course(order.copy()), LITTLE * self.problem.tolerance * len(table) / max(1, self._n_active)
+        course = Course(order.copy())
         for left in range(sweeps, 0, -1):
             self._sweep(table, order, len(order), len(table))
-            if self._state[8] <= small * self.dual:
+            if self._state[8] <= self._little(len(table)):
                 break
             if left > MENDING:  # sweeps, for w where the box stood in the way
                 self._follow(course, table)
@@ -171,7 +196,7 @@ class Exact(Streaming):
     def _keep_alphas(self, table) -> None:
         for start in range(0, len(table), ALPHAS_TOGETHER):
             rows = table[start : start + ALPHAS_TOGETHER]
-            self._alphas.scatter(self._starts[rows["chunk"]] + rows["place"], rows["alpha"])
+            self._alphas.scatter(self._positions(rows), rows["alpha"])
 
     def close(self) -> None:
         self._active.close()
