@@ -2,11 +2,11 @@
 
 A round gives every thread a stretch of rows. Batch by batch it computes their products with its own copy of w and tells
 them to the others. When all have, every thread finds the same steps of the batches of all, one after the other, and
-adds those of its own rows to its copy. After the round all changes of the copies are added to w, and w is copied anew. What
-a row is told of the steps just before its own is the bias alone, which all rows have in common; of those of the
-other threads, in the same round, too. Products of a batch are made before the steps of the one before it, so that no
-thread waits for a message that has just been sent. What the steps were expected to add to D is returned: where it
-is less than they did, stretches are too long for the data.
+adds those of its own rows to its copy. After the round all changes of the copies are added to w, which is copied anew.
+So a row is told of the bias by every step before its own; what other features it shares with the rows of its batch and
+the one before, and with those of other threads in the round, is left out. Products of a batch are made before the
+steps of the one before it, so that no thread waits for a message that has just been sent. What the steps were expected
+to add to D is returned: where it is more than they did, stretches are too long for the data.
 
 A thread that gets no core would hold up all others. So they begin together or not at all, and if one is late too often
 the first goes on alone, with all stretches and all copies. That changes no bit of the result.

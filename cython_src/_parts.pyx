@@ -5,7 +5,7 @@ same steps of all rows, one after the other, and adds them to its own part of w.
 before its own is the bias alone, which all rows have in common; the features that it shares with the rows of its own
 batch and of the one before are left out. Products of a batch are made before the steps of the one before it, so that
 no thread waits for a message that has just been sent. What the steps were expected to add to D is returned: where it is
-less than they did, batches are too large for the data.
+more than they did, batches are too large for the data.
 
 A thread that gets no core would hold up all others. So they begin together or not at all, and if one is late too often
 the first goes on alone. That changes no bit of the result.

@@ -70,7 +70,7 @@ class Team:
         if active * self._row_bytes < SMALLEST_SWEEP:
             return _dual_cd.sweep(*arguments)
         if self._together and self._together.rows:
-            return self._together.sweep(self._pool, *arguments)
+            return self._together.sweep(self._pool, _dual_cd.sweep, *arguments)
         self._marks = self._marks or Marks(self._n_threads, self._row_bytes, self._n_features)
         if not self._marks.is_worth_it(active, steps):
             return _dual_cd.sweep(*arguments)

@@ -18,25 +18,26 @@ class Together:
 
     def __init__(self, kernel, n_threads: int, n_bytes: int, first: int, most: int, trial: int):
         self.kernel, self.n_threads = kernel, n_threads
-        self.rows, self._most, self._trial = first, max(first, most), trial
+        self.rows, self._least, self._most, self._trial = first, first // 2, max(first, most), trial
         room = np.zeros(n_bytes + LINE, np.uint8)
         start = -room.ctypes.data % LINE
         self.memory = room[start : start + n_bytes]
         self._alone, self._patience = 0, 1
 
-    def sweep(self, pool, *arguments) -> int:
-        """As _dual_cd.sweep. As long as it is not known how many rows go together, there are trials on the way."""
+    def sweep(self, pool, sweep_alone, *arguments) -> int:
+        """As sweep_alone, which is _dual_cd's and goes on where no two rows go together. Until it is known how many do,
+        there are trials on the way."""
         table, order, active, count_from, w, *rest = arguments
         state, start, kept, more = rest[-2], 0, 0, self.prepare(table, active, w)
         before = _dual(state, w)
-        while start < active:
+        while start < active and self.rows:
             end = active if self.rows == self._most else min(active, start + self._trial * self.rows)
             kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
             after = _dual(state, w)
             if state[10] > SMALLEST_GAIN * abs(after):
                 self._judge((after - before) / state[10])
             start, before = end, after
-        return kept
+        return kept if start == active else _go_on(sweep_alone, start, kept, *arguments)
 
     def _visit(self, pool, kind, *arguments) -> int:
         """Rows order[start:end], by all threads or, for a while after one came late, by this one."""
@@ -45,7 +46,7 @@ class Together:
         try:
             for _ in range(n_helpers):
                 helping.append(pool.submit(self.kernel.help, self.memory, kind))
-            kept, helped = self.kernel.sweep(*arguments, max(1, self.rows), n_helpers)
+            kept, helped = self.kernel.sweep(*arguments, self.rows, n_helpers)
         finally:
             self.kernel.dismiss(self.memory)
             for help in helping:
@@ -63,8 +64,19 @@ class Together:
         """D has gained this share of what was expected."""
         if share < GOOD:
             self.rows //= 2 if share < BAD else 1
-            self._most = self.rows
+            self.rows = self._most = self.rows if self.rows >= self._least else 0
         self.rows = min(2 * self.rows, self._most)
+
+
+def _go_on(sweep_alone, start: int, kept: int, table, order, active: int, *rest) -> int:
+    """The rest of a sweep, from start on, of whose rows before so many were kept."""
+    state, rows = rest[-2], order[start:active]
+    highest, lowest, gap, steps = state[[2, 3, 8, 9]]
+    kept_later = sweep_alone(table, rows, len(rows), *rest)
+    state[[2, 3]] = max(highest, state[2]), min(lowest, state[3])
+    state[[8, 9]] += gap, steps
+    order[kept:active] = np.concatenate([rows[:kept_later], order[kept:start], rows[kept_later:]])
+    return kept + kept_later
 
 
 def _dual(state, w) -> float:
