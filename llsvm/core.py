@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # numpy takes longer to load than --help should take
     import numpy as np
 
 REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
+ROUNDING = 1e-6  # of the objective, by which what was summed in another order may differ
 
 
 class LlsvmError(Exception):
@@ -100,7 +101,9 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        return max(0.0, self.primal - self.dual)
+        """Infinite where the dual is no number, or further above the primal than rounding takes it."""
+        below = self.primal - self.dual
+        return max(0.0, below) if below >= -ROUNDING * abs(self.primal) else float("inf")
 
     @property
     def relative_gap(self) -> float:

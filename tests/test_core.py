@@ -140,6 +140,8 @@ def test_an_error_has_a_message_a_hint_and_an_exit_code(error, code):
     (2.0, 1.5, 0.5, 0.25),
     (2.0, 2.0 + 1e-15, 0.0, 0.0),
     (0.0, 0.0, 0.0, 0.0),
+    (2.0, float("nan"), float("inf"), float("inf")),
+    (2.0, 2.1, float("inf"), float("inf")),
 ])  # fmt: skip
 def test_a_certificate_knows_its_gap(primal, dual, gap, relative):
     certificate = core.Certificate(primal, dual)

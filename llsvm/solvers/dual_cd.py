@@ -50,15 +50,15 @@ def half_square(w: np.ndarray) -> float:
 class Team:
     """Threads that sweep rows together, in the way that suits the rows (docs/threads.md)."""
 
-    def __init__(self, n_threads: int, description):
+    def __init__(self, n_threads: int, description, bounded: bool):
         self._n_threads, self._n_features = n_threads, description.n_features
         self._row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
         self._pool = ThreadPoolExecutor(n_threads - 1, thread_name_prefix="sweep")
-        self._together, self._marks = self._choose_way(), None
+        self._together, self._marks = self._choose_way(bounded), None
 
-    def _choose_way(self):
-        """How rows are swept together, or None if they are too short to do without marks."""
-        if self._row_bytes < SHORT_ROW:
+    def _choose_way(self, bounded: bool):
+        """How rows are swept together, or None if they are too short to do without marks, or alphas have no bound."""
+        if self._row_bytes < SHORT_ROW or not bounded:
             return None
         if self._row_bytes < LONG_ROW and 8 * self._n_threads * self._n_features <= LARGEST_COPIES:
             return Copies(self._n_threads, self._row_bytes, self._n_features)
@@ -70,7 +70,7 @@ class Team:
         if active * self._row_bytes < SMALLEST_SWEEP:
             return _dual_cd.sweep(*arguments)
         if self._together and self._together.rows:
-            return self._together.sweep(self._pool, _dual_cd.sweep, *arguments)
+            return self._together.sweep(self._pool, *arguments, sweep_alone=_dual_cd.sweep)
         self._marks = self._marks or Marks(self._n_threads, self._row_bytes, self._n_features)
         if not self._marks.is_worth_it(active, steps):
             return _dual_cd.sweep(*arguments)
@@ -136,7 +136,7 @@ class DualCD:
 
     def _gather_team(self, description) -> None:
         if self.problem.threads > 1:
-            self._team = Team(self.problem.threads, description)
+            self._team = Team(self.problem.threads, description, self._is_bounded())
 
     def _close_team(self) -> None:
         if self._team:
@@ -216,11 +216,13 @@ class DualCD:
         problem = self.problem
         _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums, w, self._kind)
 
+    def _is_bounded(self) -> bool:
+        return bool(np.isfinite(self._box[:, 0]).all())
+
     def _is_tall(self, n_rows: int) -> bool:
         """Whether a sample tells about so many rows. (Alphas without a bound are proportional to the errors of w: those
         of a sample's w would be far off.)"""
-        bounded = bool(np.isfinite(self._box[:, 0]).all())
-        return bounded and n_rows >= max(TALL * len(self.w), SAMPLE_SHARE * SMALLEST_SAMPLE)
+        return self._is_bounded() and n_rows >= max(TALL * len(self.w), SAMPLE_SHARE * SMALLEST_SAMPLE)
 
     def _is_learnt(self, visits: float) -> bool:
         """Whether w is good for the sample that was swept, after so many visits by rows of the data."""

@@ -13,7 +13,8 @@ LINE, MOST_SWEEPS_ALONE = 64, 8
 class Together:
     """What the ways to do so have in common: how many rows go together, and threads that come late.
 
-    rows: how many of them do; 0 if no two.
+    rows: how many of them do; 0 if no two. A trial that goes badly is undone. Alphas must have a bound: without one,
+    steps that harm each other could take them anywhere in a single sweep.
     """
 
     def __init__(self, kernel, n_threads: int, n_bytes: int, first: int, most: int, trial: int):
@@ -24,19 +25,25 @@ class Together:
         self.memory = room[start : start + n_bytes]
         self._alone, self._patience = 0, 1
 
-    def sweep(self, pool, sweep_alone, *arguments) -> int:
+    def sweep(self, pool, *arguments, sweep_alone) -> int:
         """As sweep_alone, which is _dual_cd's and goes on where no two rows go together. Until it is known how many do,
         there are trials on the way."""
+        if not self.rows:
+            return sweep_alone(*arguments)
         table, order, active, count_from, w, *rest = arguments
         state, start, kept, more = rest[-2], 0, 0, self.prepare(table, active, w)
-        before = _dual(state, w)
+        dual = _dual(state, w)
         while start < active and self.rows:
-            end = active if self.rows == self._most else min(active, start + self._trial * self.rows)
+            end, before = active, None
+            if self.rows < self._most:
+                end = min(active, start + self._trial * self.rows)
+                slots = order[start:end].copy()
+                before = table["alpha"][slots], w.copy(), state[4:6].copy(), dual
             kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
-            after = _dual(state, w)
-            if state[10] > SMALLEST_GAIN * abs(after):
-                self._judge((after - before) / state[10])
-            start, before = end, after
+            is_small, gain, dual = state[10] <= SMALLEST_GAIN * abs(dual), _dual(state, w) - dual, _dual(state, w)
+            if not is_small and not self._judge(gain / state[10]) and before:
+                table["alpha"][slots], w[:], state[4:6], dual = before
+            start = end
         return kept if start == active else _go_on(sweep_alone, start, kept, *arguments)
 
     def _visit(self, pool, kind, *arguments) -> int:
@@ -60,12 +67,14 @@ class Together:
             self._alone, self._patience = self._patience, min(2 * self._patience, MOST_SWEEPS_ALONE)
         return kept
 
-    def _judge(self, share: float) -> None:
-        """D has gained this share of what was expected."""
-        if share < GOOD:
-            self.rows //= 2 if share < BAD else 1
+    def _judge(self, share: float) -> bool:
+        """D has gained this share of what was expected. False if that is bad."""
+        is_bad = not share >= BAD
+        if not share >= GOOD:
+            self.rows //= 2 if is_bad else 1
             self.rows = self._most = self.rows if self.rows >= self._least else 0
         self.rows = min(2 * self.rows, self._most)
+        return not is_bad
 
 
 def _go_on(sweep_alone, start: int, kept: int, table, order, active: int, *rest) -> int:
