@@ -259,6 +259,18 @@ def test_a_thread_that_goes_on_alone_changes_no_bit(prompt, way, n_threads, make
 
 
 @WAYS
+def test_entries_of_the_table_that_are_not_in_the_order_are_not_looked_at(way):
+    """From disk, the table has room for rows that are not there."""
+    plain, swept = Swept(), Swept()
+    n_rows = len(swept.table)
+    swept.table = np.zeros(2 * n_rows, ROW)
+    swept.table[:n_rows], swept.table["data"][n_rows:], swept.table["length"][n_rows:] = plain.table, 8, 1 << 20
+    for each in (plain, swept):
+        each.sweep(alone(each.way(way)))
+    assert swept.w.tobytes() == plain.w.tobytes() and not swept.table["alpha"][n_rows:].any()
+
+
+@WAYS
 def test_alphas_in_float32_are_swept_alike(prompt, way):
     swept, _ = assert_same_bits(Swept(rounding=True).way(way), way, prompt, rounding=True)
     alpha = swept.table["alpha"]

@@ -23,7 +23,7 @@ class Copies(Together):
         super().__init__(_copies, n_threads, _copies.OFFICE_BYTES, FIRST_STRETCH, most, TRIAL * n_threads)
         self._copies, self._leavers = np.empty((n_threads, n_features)), np.empty(0, np.int8)
 
-    def prepare(self, table, active: int, w) -> tuple:
-        if len(self._leavers) < active:
-            self._leavers = np.empty(active, np.int8)
+    def prepare(self, table, slots: np.ndarray, w) -> tuple:
+        if len(self._leavers) < len(slots):
+            self._leavers = np.empty(len(slots), np.int8)
         return self._copies, self._leavers

@@ -23,18 +23,17 @@ class Parts(Together):
         super().__init__(_parts, n_parts, _parts.CREW_BYTES, FIRST_ROWS, MOST_ROWS, TRIAL)
         self._ahead, self._cuts = int(min(ROWS_AHEAD, max(1, BYTES_AHEAD * n_parts / row_bytes))), None
 
-    def prepare(self, table, active: int, w) -> tuple:
+    def prepare(self, table, slots: np.ndarray, w) -> tuple:
         if self._cuts is None:
-            self._cuts = self._cut(table, len(w) - 1)
+            self._cuts = self._cut(table, slots, len(w) - 1)
         return self._cuts, self._ahead
 
-    def _cut(self, table, n_features: int) -> np.ndarray:
-        """Parts that have the same number of nonzeros."""
+    def _cut(self, table, slots: np.ndarray, n_features: int) -> np.ndarray:
+        """Parts that have the same number of nonzeros of these rows."""
         shift = max(4, n_features.bit_length() - BINS.bit_length() + 1)
         counts = np.zeros((n_features >> shift) + 1, np.int64)
-        step = max(1, int(table["length"].sum(dtype=np.int64)) // SAMPLE_NONZEROS)
-        rows = table.take(np.arange(0, len(table), step))
-        _parts.count_nonzeros(rows, shift, counts)
+        step = max(1, int(table["length"][slots].sum(dtype=np.int64)) // SAMPLE_NONZEROS)
+        _parts.count_nonzeros(table.take(slots[::step]), shift, counts)
         wanted = counts.sum() * np.arange(1, self.n_threads) / self.n_threads
         bins = np.searchsorted(np.cumsum(counts), wanted) + 1
         return np.array([0, *(bins << shift), n_features], np.int64).clip(max=n_features)

@@ -31,7 +31,7 @@ class Together:
         if not self.rows:
             return sweep_alone(*arguments)
         table, order, active, count_from, w, *rest = arguments
-        state, start, kept, more = rest[-2], 0, 0, self.prepare(table, active, w)
+        state, start, kept, more = rest[-2], 0, 0, self.prepare(table, order[:active], w)
         dual = _dual(state, w)
         while start < active and self.rows:
             end, before = active, None
