@@ -264,7 +264,7 @@ def test_entries_of_the_table_that_are_not_in_the_order_are_not_looked_at(way):
     plain, swept = Swept(), Swept()
     n_rows = len(swept.table)
     swept.table = np.zeros(2 * n_rows, ROW)
-    swept.table[:n_rows], swept.table["data"][n_rows:], swept.table["length"][n_rows:] = plain.table, 8, 1 << 20
+    swept.table[:n_rows], swept.table["data"][n_rows:], swept.table["length"][n_rows:] = plain.table, 8, 20
     for each in (plain, swept):
         each.sweep(alone(each.way(way)))
     assert swept.w.tobytes() == plain.w.tobytes() and not swept.table["alpha"][n_rows:].any()
