@@ -256,7 +256,7 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
     cdef int64_t me
     with nogil:
         me = join(&office.meeting)
-        if begin_together(&office.meeting, me, 0):
+        if begin_together(&office.meeting, me, 0) and me < office.plan.n_threads:
             work(&office.plan, office, me, False, &kind[0])
 
 

@@ -328,7 +328,7 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
     cdef int64_t me
     with nogil:
         me = join(&crew.meeting)
-        if begin_together(&crew.meeting, me, 0):
+        if begin_together(&crew.meeting, me, 0) and me < crew.plan.n_parts:
             v = crew.v
             plan = crew.plan
             work(&v, &plan, crew, me, False, &kind[0])

@@ -1,10 +1,12 @@
 """Rows in memory: laid out, moved together, copied. See _sparse.pxd for the layout of a row."""
 
+import numpy as np
+
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, row_feature, row_size, row_values, shuffle_order, size_of,
+from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, radix_sort, row_feature, row_size, row_values, shuffle_order, size_of,
                       value_mask, value_t, values_offset)
 
 
@@ -55,6 +57,34 @@ def fill(
             out += size_of(length, layout, sizeof(value_t))
             at += length
     return out - start, largest
+
+
+def sort_rows(Row[::1] rows, int64_t longest, const value_t[::1] kind):
+    """Every row by feature number, in place; none has more nonzeros than the longest."""
+    cdef int32_t[::1] keys = np.empty(longest, np.int32), spare_keys = np.empty(longest, np.int32)
+    cdef value_t[::1] items = np.empty_like(kind, shape=longest), spare_items = np.empty_like(kind, shape=longest)
+    cdef int64_t r, k, n
+    cdef Row* row
+    cdef value_t* values
+    cdef bint is_sorted
+    with nogil:
+        for r in range(rows.shape[0]):
+            row = &rows[r]
+            n = row.length
+            is_sorted = True
+            for k in range(n - 1):
+                is_sorted &= row_feature(row, k) < row_feature(row, k + 1)
+            if is_sorted:
+                continue
+            for k in range(n):
+                keys[k] = row_feature(row, k)
+            values = &items[0] if row.layout & ONE_VALUE else <value_t*>row_values(row, &kind[0])
+            radix_sort(&keys[0], values, n, &spare_keys[0], &spare_items[0])
+            for k in range(n):
+                if row.layout & SHORT:
+                    (<uint16_t*>row.data)[k] = <uint16_t>keys[k]
+                else:
+                    (<int32_t*>row.data)[k] = keys[k]
 
 
 cdef inline int layout_of(const int32_t* features, const value_t* values, int64_t n, bint short) noexcept nogil:

@@ -25,6 +25,7 @@ assert ROW.itemsize == _reader.ROW_BYTES
 SLAB, LARGE_ARRAY, LARGE_PAGE = 16 << 20, 4 << 20, 2 << 20
 # Bytes that the system is asked to read before it is their turn, so that the disk works while the solver does not read.
 READ_AHEAD = 8 << 20
+SORT_PARTS = 16  # of all rows, which threads sort
 LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
@@ -116,8 +117,9 @@ class Arena:
 class Resident:
     """A data set whose rows are all in memory: read from a block set, or straight from text."""
 
-    def __init__(self, table: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int):
-        self.table, self._data = table, data
+    def __init__(self, table: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int,
+                 is_sorted: bool = True):
+        self.table, self._data, self._is_sorted = table, data, is_sorted
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
         self.kind = np.zeros(1, description.dtype)
 
@@ -128,6 +130,13 @@ class Resident:
     @property
     def n_rows(self) -> int:
         return self.description.n_rows
+
+    def sort(self, run) -> None:
+        """Every row by feature number: in text they stand by id. run: map, or that of a pool of threads."""
+        if not self._is_sorted:
+            longest = int(self.table["length"].max(initial=1))
+            list(run(lambda rows: _reader.sort_rows(rows, longest, self.kind), np.array_split(self.table, SORT_PARTS)))
+        self._is_sorted = True
 
     def release(self) -> None:
         """Frees the rows; what describes them stays."""
@@ -189,7 +198,8 @@ class Gatherer:
 
     def finish(self, description: Description, feature_ids, bytes_read: int) -> Resident:
         table = joined([arena.rows for arena in self._arenas])
-        return Resident(table, [arena.data for arena in self._arenas], description, feature_ids, bytes_read)
+        data = [arena.data for arena in self._arenas]
+        return Resident(table, data, description, feature_ids, bytes_read, is_sorted=False)
 
     def spill(self):
         """The Blocks again, in order, each freed when the next is asked for."""

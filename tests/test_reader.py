@@ -397,3 +397,22 @@ def test_close_after_an_error_ends_too(data):
         reader.next()
     reader.close()
     assert readers() == before
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("most", [60, 1 << 17])
+def test_rows_from_text_can_be_sorted_by_feature_number(dtype, most):
+    rng = np.random.default_rng(3)
+    lengths = [0, 1, 2, 9, 70, 33]
+    features = [rng.choice(max(most, length), length, replace=False) for length in lengths]
+    values = [rng.normal(size=length).astype(dtype) for length in lengths[:-1]] + [np.ones(33, dtype)]
+    block = Block(np.zeros(6, np.uint16), np.cumsum([0, *lengths]), np.concatenate(features).astype(np.int32),
+                  np.concatenate(values))  # fmt: skip
+    gatherer = Gatherer(dtype, 1 << 30)
+    assert gatherer.add(block)
+    data = gatherer.finish(SimpleNamespace(dtype=np.dtype(dtype), n_rows=6), None, 0)
+    data.sort(map)
+    orders = [np.argsort(row) for row in features]
+    expected = [(0, row[order].astype(np.int32).tobytes(), value[order].tobytes())
+                for row, value, order in zip(features, values, orders, strict=True)]  # fmt: skip
+    assert rows_in(data.table, dtype) == expected

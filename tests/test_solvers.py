@@ -399,6 +399,15 @@ def test_a_number_of_threads_gives_one_model_however_they_are_scheduled(many_row
         assert other.outcome.w.tobytes() == first.outcome.w.tobytes()
 
 
+def test_rows_of_text_whose_numbers_do_not_ascend_are_swept_by_threads(many_rows, fit):
+    """Features are numbered as they appear, so that only the rows of a block set stand in the order of their numbers."""
+    first, second = (fit(many_rows.text, bias=1.0, C=0.1, memory=LARGE, threads=2) for _ in range(2))
+    assert not first.streamed and first.outcome.reason == "converged"
+    value = objective(many_rows.X, many_rows.y, first.model, C=0.1, squared=False)
+    assert value == pytest.approx(first.outcome.certificate.primal, rel=1e-5)
+    assert second.outcome.w.tobytes() == first.outcome.w.tobytes()
+
+
 def test_one_thread_and_two_come_to_the_same_optimum(many_rows, fit):
     one, two = (fit(many_rows.text, bias=1.0, tolerance=1e-7, threads=threads) for threads in (1, 2))
     assert one.outcome.certificate.primal == pytest.approx(two.outcome.certificate.primal, rel=2e-7)

@@ -56,6 +56,11 @@ class Team:
         self._pool = ThreadPoolExecutor(n_threads - 1, thread_name_prefix="sweep")
         self._together, self._marks = self._choose_way(bounded), None
 
+    @property
+    def cuts_rows(self) -> bool:
+        """Whether rows must be sorted by feature number."""
+        return isinstance(self._together, Parts)
+
     def _choose_way(self, bounded: bool):
         """How rows are swept together, or None if they are too short to do without marks, or alphas have no bound."""
         if self._row_bytes < SHORT_ROW or not bounded:
@@ -365,6 +370,8 @@ class InMemory(Shrinking):
         self.bytes_read = data.bytes_read
         self._pool = ThreadPoolExecutor(problem.threads, thread_name_prefix="loss")
         self._gather_team(data.description)
+        if self._team and self._team.cuts_rows:
+            data.sort(self._pool.map)
 
     def passes(self):
         n_rows, number = len(self._data.table), 0

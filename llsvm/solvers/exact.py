@@ -14,6 +14,7 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
+from llsvm.solvers.copies import Copies
 from llsvm.solvers.dual_cd import SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
 
@@ -140,7 +141,7 @@ class Exact(Streaming):
         return True
 
     def _new_active(self) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=Course.ROW_BYTES)
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=Course.ROW_BYTES + Copies.ROW_BYTES)
 
     def _end_pass(self, done: bool) -> None:
         self._n_active = self._active.n_rows
@@ -164,7 +165,7 @@ class Exact(Streaming):
         gap = 0.0
         for group in self._active.groups(keep=not last):
             if number:
-                group.table["alpha"] = self._alphas.gather(self._positions(group.table))
+                self._fetch_alphas(group.table)
             self._sweep_on(group.table, sweeps)
             gap += self._state[8]
             self._keep_alphas(group.table)
@@ -193,10 +194,18 @@ class Exact(Streaming):
         self._active.close()
         self._active = self._new_active()
 
+    def _fetch_alphas(self, table) -> None:
+        for rows in self._slices(table):
+            rows["alpha"] = self._alphas.gather(self._positions(rows))
+
     def _keep_alphas(self, table) -> None:
-        for start in range(0, len(table), ALPHAS_TOGETHER):
-            rows = table[start : start + ALPHAS_TOGETHER]
+        for rows in self._slices(table):
             self._alphas.scatter(self._positions(rows), rows["alpha"])
+
+    @staticmethod
+    def _slices(table):
+        """Of so many rows that what is made for each is small."""
+        return (table[start : start + ALPHAS_TOGETHER] for start in range(0, len(table), ALPHAS_TOGETHER))
 
     def close(self) -> None:
         self._active.close()
