@@ -6,8 +6,8 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, radix_sort, row_feature, row_size, row_values, shuffle_order, size_of,
-                      value_mask, value_t, values_offset)
+from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, radix_sort, row_feature, row_size, row_values,
+                      shuffle_order, size_of, value_mask, value_t, values_offset)
 
 
 ROW_BYTES = sizeof(Row)

@@ -400,7 +400,7 @@ def test_a_number_of_threads_gives_one_model_however_they_are_scheduled(many_row
 
 
 def test_rows_of_text_whose_numbers_do_not_ascend_are_swept_by_threads(many_rows, fit):
-    """Features are numbered as they appear, so that only the rows of a block set stand in the order of their numbers."""
+    """Features are numbered as they appear, and only the rows of a block set stand in the order of their numbers."""
     first, second = (fit(many_rows.text, bias=1.0, C=0.1, memory=LARGE, threads=2) for _ in range(2))
     assert not first.streamed and first.outcome.reason == "converged"
     value = objective(many_rows.X, many_rows.y, first.model, C=0.1, squared=False)
