@@ -12,7 +12,7 @@ cdef extern from *:
     #if defined(__x86_64__) || defined(__i386__)
     #define llsvm_pause() __builtin_ia32_pause()
     #elif defined(__aarch64__)
-    #define llsvm_pause() __asm__ volatile("yield")
+    #define llsvm_pause() __asm__ volatile("isb")
     #else
     #define llsvm_pause() ((void)0)
     #endif
