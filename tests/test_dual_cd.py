@@ -231,10 +231,11 @@ def samples(monkeypatch):
 @pytest.mark.parametrize(("n_rows", "n_features", "expected"),
                          [(16_384, 10, True), (16_383, 10, False), (50_000, 499, True), (50_000, 500, False)])
 def test_data_are_tall_by_their_rows_and_features(n_rows, n_features, expected):
-    solver = SimpleNamespace(w=np.zeros(n_features + 1), _box=np.array([[0.5, 0.0], [1.0, 0.0]]))
-    assert dual_cd.DualCD._is_tall(solver, n_rows) == expected
+    solver = dual_cd.DualCD(SimpleNamespace(n_features=n_features))
+    solver._box = np.array([[0.5, 0.0], [1.0, 0.0]])
+    assert solver._is_tall(n_rows) == expected
     solver._box[:, 0] = np.inf
-    assert not dual_cd.DualCD._is_tall(solver, n_rows)
+    assert not solver._is_tall(n_rows)
 
 
 @SOLVERS
