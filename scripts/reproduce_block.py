@@ -104,8 +104,8 @@ def uncompressed(function, *arguments):
     def compress(codec, data):
         return bytes(data) + zlib.crc32(data).to_bytes(4, "little")
 
-    def compress_parts(codec, parts):
-        return compress(codec, b"".join(map(bytes, parts)))
+    def compress_parts(codec, parts, size):
+        return [compress(codec, b"".join(map(bytes, parts)))]
 
     def decompress(codec, frame, checksum, largest, where):
         data = frame[:-4]
