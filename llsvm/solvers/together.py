@@ -40,8 +40,8 @@ class Together:
                 slots = order[start:end].copy()
                 before = table["alpha"][slots], w.copy(), state[4:6].copy(), dual
             kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
-            is_small, gain, dual = state[10] <= SMALLEST_GAIN * abs(dual), _dual(state, w) - dual, _dual(state, w)
-            if not is_small and not self._judge(gain / state[10]) and before:
+            is_small, last, dual = state[10] <= SMALLEST_GAIN * abs(dual), dual, _dual(state, w)
+            if not is_small and not self._judge((dual - last) / state[10]) and before:
                 table["alpha"][slots], w[:], state[4:6], dual = before
             start = end
         return kept if start == active else _go_on(sweep_alone, start, kept, *arguments)
