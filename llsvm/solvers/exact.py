@@ -15,12 +15,12 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
 from llsvm.solvers.copies import Copies
-from llsvm.solvers.dual_cd import SAMPLE_SHARE, TALL, Course
+from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
 
 # Of the memory for rows, a group takes a part; a small one may take twice as much.
 GROUP_SHARE, SMALL_GROUP = 0.04, 256 << 10
-MARGIN, START_MARGIN = 0.1, 0.2
+MARGIN = 0.1
 SAMPLE_MEMORY = 0.7  # of that of active rows
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 # Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
@@ -126,7 +126,7 @@ class Exact(Streaming):
         """Copies the active rows."""
         rows = arena.rows
         chosen = np.empty(len(rows), bool)
-        n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else START_MARGIN, chosen.view(np.uint8))
+        n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else SAMPLE_MARGIN, chosen.view(np.uint8))
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
 
     def _use_wait(self) -> bool:
