@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +62,10 @@ class Codec(threading.local):
         frame = self._compressor.compressobj(size=size)
         return [*map(frame.compress, parts), frame.flush()]
 
-    def decompress(self, frame, checksum: str, room: np.ndarray, where: str) -> np.ndarray:
-        """The decoded bytes, at the beginning of room."""
-        if frame_checksum(frame) != checksum:
-            raise DataError(f"{where}: checksum {frame_checksum(frame)} read, {checksum} expected", REPAIR)
+    def decompress(self, frame, checksum: str, room: np.ndarray, where) -> np.ndarray:
+        """The decoded bytes, at the beginning of room. where: as in an error message, by its str()."""
+        if (found := frame_checksum(frame)) != checksum:
+            raise DataError(f"{where}: checksum {found} read, {checksum} expected", REPAIR)
         try:
             size = zstandard.frame_content_size(frame)
             if not 0 <= size <= len(room):
@@ -305,9 +305,8 @@ class BlockSet:
         header = _read_manifest(self.path)
         self.header = header
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
-        self.dtype = np.dtype(header["values"])
+        self.dtype, self.n_labels = np.dtype(header["values"]), len(header["labels"])
         self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], {}
-        self.read_seconds = 0.0
         self._list_chunks()
 
     def _list_chunks(self) -> None:
@@ -317,8 +316,10 @@ class BlockSet:
         self.chunk_rows = np.array([n for block in self.blocks for n in block.rows], np.int64)
         self.chunk_nonzeros = np.array([n for block in self.blocks for n in block.nonzeros], np.int64)
         self.chunk_bytes = np.array([n for block in self.blocks for n in block.bytes], np.int64)
-        self._checksums = [checksum for block in self.blocks for checksum in block.checksums]
-        self._offsets = np.array([o for block in self.blocks for o in np.cumsum([0, *block.bytes])[:-1]], np.int64)
+        self.places = [(block.file, place) for block in self.blocks
+                       for place in accumulate(block.bytes[:-1], initial=0) if block.bytes]
+        self.contents = [content for block in self.blocks
+                         for content in zip(block.rows, block.nonzeros, block.checksums, strict=True)]
         if self.chunk_rows.sum() != self.n_rows or self.chunk_nonzeros.sum() != self.n_nonzeros:
             raise DataError(f"{self.path / MANIFEST}: the chunks do not add up to the set", REPAIR)
 
@@ -346,38 +347,31 @@ class BlockSet:
 
     def ask_for(self, chunk: int) -> None:
         """Tells the system that this chunk will be read soon."""
-        place, size = int(self._offsets[chunk]), int(self.chunk_bytes[chunk])
+        name, place = self.places[chunk]
         if hasattr(os, "posix_fadvise"):
-            with suppress(OSError), self._opened(self.blocks[self.chunk_block[chunk]].file) as descriptor:
-                os.posix_fadvise(descriptor, place, size, os.POSIX_FADV_WILLNEED)
-
-    def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
-        """The compressed bytes of a chunk, into room of as many."""
-        return self._read(self.blocks[self.chunk_block[chunk]].file, int(self._offsets[chunk]), room)
-
-    def decode_chunk(self, chunk: int, frame: np.ndarray, room: np.ndarray, codes, lengths, features, values) -> None:
-        """Checks and decodes a chunk into arrays of exactly its size, by way of room, of payload_room bytes."""
-        where = f"{self.path / self.blocks[self.chunk_block[chunk]].file}, chunk at byte {self._offsets[chunk]}"
-        payload = codec.decompress(frame, self._checksums[chunk], room, where)
-        n_labels = len(self.header["labels"])
-        if not _blockset.decode(payload, self.n_features, n_labels, codes, lengths, features, values):
-            raise DataError(f"{where}: contents and manifest disagree", REPAIR)
+            with suppress(OSError), self._opened(name) as descriptor:
+                os.posix_fadvise(descriptor, place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
 
     def load_chunk(self, chunk: int) -> Block:
         codes, lengths, features, values = Decoder(self).decode(chunk)
         return Block(codes, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), features, values)
 
+    def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
+        """The compressed bytes of a chunk, at the beginning of room."""
+        name, place = self.places[chunk]
+        return self._read(name, place, room[: int(self.chunk_bytes[chunk])])
+
     def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
-        path, done, began = self.path / name, 0, time.perf_counter()
+        done = 0
         try:
             with self._opened(name) as descriptor:
                 while done < len(room) and (more := os.preadv(descriptor, [room[done:]], offset + done)):
                     done += more
-            self.read_seconds += time.perf_counter() - began
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}", REPAIR) from None
+            raise DataError(f"{self.path / name}: {error.strerror}", REPAIR) from None
         if done < len(room):
-            raise DataError(f"{path}: truncated, {len(room)} bytes expected at byte {offset}, {done} read", REPAIR)
+            raise DataError(f"{self.path / name}: truncated, {len(room)} bytes expected at byte {offset}, {done} read",
+                            REPAIR)
         return room
 
     @contextmanager
@@ -397,27 +391,41 @@ class BlockSet:
             self._files.popitem()[1].close()
 
 
+class _Place:
+    """A chunk in an error message."""
+
+    def __init__(self, blocks: BlockSet, chunk: int):
+        self._blocks, self._chunk = blocks, chunk
+
+    def __str__(self) -> str:
+        name, place = self._blocks.places[self._chunk]
+        return f"{self._blocks.path / name}, chunk at byte {place}"
+
+
 class Decoder:
-    """Decodes chunks one after the other, all into the same memory."""
+    """Decodes chunks one after the other, all into the same memory; counts the seconds that reading took."""
 
     def __init__(self, blocks: BlockSet):
-        self._blocks, self._arrays = blocks, {}
+        most_rows, most_nonzeros = int(blocks.chunk_rows.max(initial=0)), int(blocks.chunk_nonzeros.max(initial=0))
+        most_bytes = payload_room(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize).max(initial=0)
+        self._frame = np.empty(blocks.chunk_bytes.max(initial=0), np.uint8)
+        self._payload = np.empty(most_bytes, np.uint8)
+        self._codes, self._lengths = np.empty(most_rows, np.uint16), np.empty(most_rows, np.int32)
+        self._features, self._values = np.empty(most_nonzeros, np.int32), np.empty(most_nonzeros, blocks.dtype)
+        self._blocks, self.read_seconds = blocks, 0.0
 
+    # What happens for every chunk: threads wait for each other where Python does much.
     def decode(self, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Codes, lengths, features and values, valid until the next chunk is decoded."""
-        blocks = self._blocks
-        rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])
-        frame = blocks.read_chunk(chunk, self._array("frame", int(blocks.chunk_bytes[chunk]), np.uint8))
-        room = self._array("payload", payload_room(rows, nonzeros, blocks.dtype.itemsize), np.uint8)
-        arrays = (self._array("codes", rows, np.uint16), self._array("lengths", rows, np.int32),
-                  self._array("features", nonzeros, np.int32), self._array("values", nonzeros, blocks.dtype))
-        blocks.decode_chunk(chunk, frame, room, *arrays)
+        blocks, began = self._blocks, time.perf_counter()
+        frame = blocks.read_chunk(chunk, self._frame)
+        self.read_seconds += time.perf_counter() - began
+        where, (rows, nonzeros, checksum) = _Place(blocks, chunk), blocks.contents[chunk]
+        payload = codec.decompress(frame, checksum, self._payload, where)
+        arrays = self._codes[:rows], self._lengths[:rows], self._features[:nonzeros], self._values[:nonzeros]
+        if not _blockset.decode(payload, blocks.n_features, blocks.n_labels, *arrays):
+            raise DataError(f"{where}: contents and manifest disagree", REPAIR)
         return arrays
-
-    def _array(self, name: str, size: int, dtype) -> np.ndarray:
-        if name not in self._arrays or len(self._arrays[name]) < size:
-            self._arrays[name] = np.empty(size, dtype)
-        return self._arrays[name][:size]
 
 
 def is_block_set(path) -> bool:

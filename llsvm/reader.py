@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 import numpy as np
@@ -56,7 +57,7 @@ def copy_rows(table: np.ndarray, target: np.ndarray) -> None:
 
 def groups(order, sizes, rows, most_bytes: int, most_rows: int):
     """Chunks in this order, in groups that an arena of so many bytes and rows can hold."""
-    group, n_bytes, n_rows = [], 0, 0
+    group, n_bytes, n_rows, sizes, rows = [], 0, 0, sizes.tolist(), rows.tolist()
     for chunk in order.tolist():
         if group and (n_bytes + sizes[chunk] > most_bytes or n_rows + rows[chunk] > most_rows):
             yield group
@@ -216,47 +217,76 @@ class Gatherer:
             yield Block(codes, indptr, features, values)
 
 
-class Prefetcher:
-    """Decodes groups of chunks ahead of the solver: one arena is the solver's, while a thread each fills the others.
+@dataclass
+class _Filling:
+    """An arena that a group of chunks is read into, or is to be; `soon` will be read later."""
 
-    Counts the bytes read and the time the solver waited.
+    arena: Arena
+    group: list[int]
+    soon: list[int]
+    outcome: SimpleQueue = field(default_factory=SimpleQueue)  # unlike a Future safe from what a signal raises in it
+
+
+class Prefetcher:
+    """Decodes groups of chunks ahead of the solver: one arena is the solver's, while threads fill the others.
+
+    A solver that would have to wait decodes a group itself, unless all have been begun. Counts the bytes read and the
+    time the solver waited, for threads or for the disk.
     """
 
-    def __init__(self, blocks: BlockSet, arenas: list[Arena], plan):
-        n_threads = max(1, len(arenas) - 1)
+    def __init__(self, blocks: BlockSet, arenas: list[Arena], plan, n_threads: int = 1):
         self.blocks, self._plan, self._planned, self._n_ahead = blocks, iter(plan), deque(), 0
         self._most_ahead = min(READ_AHEAD, int(blocks.chunk_bytes.sum()))
+        self._sizes = blocks.chunk_bytes.tolist()
         self.bytes_read, self.wait = 0, 0.0
-        self._decoders = [Decoder(blocks) for _ in range(n_threads)]
-        self._pool, self._filling = ThreadPoolExecutor(n_threads, thread_name_prefix="read"), deque()
+        self._own, self._decoders = Decoder(blocks), [Decoder(blocks) for _ in range(n_threads)]
+        self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="read")
+        self._fillings, self._not_begun = deque(), deque()
         for arena in arenas:
             self.release(arena)
 
-    def _fill(self, arena: Arena, group: list[int], soon: list[int], filled: SimpleQueue) -> None:
+    @property
+    def read_seconds(self) -> float:
+        """Of all threads, of which one may be decoding."""
+        return sum(decoder.read_seconds for decoder in [self._own, *self._decoders])
+
+    def _work(self) -> None:
         decoder = self._decoders.pop()
+        self._fill_one(decoder)
+        self._decoders.append(decoder)
+
+    def _fill_one(self, decoder: Decoder) -> bool:
+        """Fills the first arena that nobody fills yet; False if there is none."""
         try:
-            for chunk in soon:
+            filling = self._not_begun.popleft()
+        except IndexError:
+            return False
+        arena, group = filling.arena, filling.group
+        try:
+            for chunk in filling.soon:
                 self.blocks.ask_for(chunk)
             arena.clear()
             for chunk in group:
                 arena.add(*decoder.decode(chunk), chunk)
-            filled.put((arena, group))
-        except BaseException as error:
-            filled.put(error)
-        finally:
-            self._decoders.append(decoder)
+            filling.outcome.put((arena, group))
+        except Exception as error:
+            filling.outcome.put(error)
+        return True
 
     @property
     def ready(self) -> bool:
         """Whether the next group is there."""
-        return not self._filling[0].empty()
+        return not self._fillings[0].outcome.empty()
 
     def next(self) -> tuple[Arena, list[int]]:
         """The next group as (arena, chunks)."""
+        read = self._own.read_seconds
+        while not self.ready and self._fill_one(self._own):
+            pass
         start = time.perf_counter()
-        item = self._filling.popleft().get()
-        self.wait += time.perf_counter() - start
-        if isinstance(item, BaseException):
+        item = self._fillings.popleft().outcome.get()
+        self.wait += time.perf_counter() - start + self._own.read_seconds - read
+        if isinstance(item, Exception):
             raise item
         arena, group = item
         self.bytes_read += self._bytes_of(group)
@@ -269,9 +299,9 @@ class Prefetcher:
             return
         group = self._planned.popleft()
         self._n_ahead -= self._bytes_of(group)
-        soon = self._look_ahead(self._most_ahead)
-        self._filling.append(SimpleQueue())  # which, unlike a Future, is safe from what a signal raises in it
-        self._pool.submit(self._fill, arena, group, soon, self._filling[-1])
+        self._fillings.append(_Filling(arena, group, self._look_ahead(self._most_ahead)))
+        self._not_begun.append(self._fillings[-1])
+        self._pool.submit(self._work)
 
     def _look_ahead(self, n_bytes: int) -> list[int]:
         """Plans groups until they have so many bytes; returns the chunks of the new ones."""
@@ -283,7 +313,7 @@ class Prefetcher:
         return chunks
 
     def _bytes_of(self, group: list[int]) -> int:
-        return int(self.blocks.chunk_bytes[group].sum())
+        return sum(map(self._sizes.__getitem__, group))
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -144,7 +144,7 @@ class SetStream:
     @property
     def needed_bytes(self) -> int:
         """While rows are read."""
-        decoding = max(0, 3 * int(self._sizes.max()) - BUFFERS)
+        decoding = max(0, 2 * 3 * int(self._sizes.max()) - BUFFERS)
         return 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
 
     def release(self) -> None:

@@ -5,6 +5,7 @@ import itertools
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -318,7 +319,7 @@ def prefetch(request):
     started = []
 
     def start(blocks, plan, size=4):
-        started.append(Prefetcher(blocks, make_arenas(blocks, size, request.param), plan))
+        started.append(Prefetcher(blocks, make_arenas(blocks, size, request.param), plan, request.param - 1))
         return started[-1]
 
     yield start
@@ -360,6 +361,20 @@ def test_rows_stay_as_they_are_until_released(data, prefetch):
         second, _ = reader.next()
         assert second is not first
     assert rows_in(first.rows, blocks.dtype) == before
+
+
+def test_a_solver_whose_threads_are_busy_decodes_all_rows_itself(data, prefetch, monkeypatch):
+    block, blocks = data
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", lambda self, task: None)
+    groups = groups_of(np.arange(blocks.n_chunks), 4)
+    reader, seen = prefetch(blocks, iter(groups)), Counter()
+    for planned in groups:
+        arena, group = reader.next()
+        assert group == planned
+        seen.update(rows_in(arena.rows, blocks.dtype))
+        reader.release(arena)
+    assert seen == Counter(rows_of(block))
+    assert 0 < reader.read_seconds <= reader.wait  # what a disk takes, it waits for
 
 
 def test_damage_is_raised_where_the_rows_are_asked_for(data, prefetch):

@@ -132,7 +132,7 @@ class Exact(Streaming):
     def _use_wait(self) -> bool:
         """Sweeps some of the active rows, if the disk is slow."""
         waited, enough = self._reader.wait, SLOW_SHARE * (time.perf_counter() - self._began)
-        if self.problem.threads > 1 and waited > max(SLOW_SECONDS, enough) and self.blocks.read_seconds > enough:
+        if self.problem.threads > 1 and waited > max(SLOW_SECONDS, enough) and self._reader.read_seconds > enough:
             self._slow = True
         if not self._slow or not (tables := self._active.tables()):
             return False

@@ -33,7 +33,11 @@ class Streaming(DualCD):
         self._gather_team(blocks.description)
         self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
         self._lay_out()
-        self._reader = Prefetcher(blocks, self._groups, self._plan())
+        self._reader = Prefetcher(blocks, self._groups, self._plan(), self._n_readers(len(self._groups)))
+
+    def _n_readers(self, n_arenas: int) -> int:
+        """Threads that fill arenas, beside this one, which helps them."""
+        return min(n_arenas, max(2, self.problem.threads)) - 1
 
     def _lay_out(self) -> None:
         """Divides the working memory; see docs/out-of-core.md."""
@@ -42,7 +46,7 @@ class Streaming(DualCD):
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
         smallest_group = self._smallest_group(sizes)
         for n_arenas in range(self._most_arenas(), 1, -1):
-            decoding = max(0, 3 * largest * (n_arenas - 1) - BUFFERS)
+            decoding = max(0, 3 * largest * (self._n_readers(n_arenas) + 1) - BUFFERS)
             fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 32 * blocks.n_chunks
             rest = self.problem.working - fixed
             if rest >= ARENAS_SHARE * n_arenas * smallest_group:
