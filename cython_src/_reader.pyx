@@ -4,7 +4,7 @@ import numpy as np
 
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, radix_sort, row_feature, row_size, row_values,
                       shuffle_order, size_of, value_mask, value_t, values_offset)
@@ -145,7 +145,8 @@ def unpack(
 
 
 def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[::1] copies, int value_size):
-    """Copies chosen rows into room, described in copies, as long as both have space.
+    """Copies chosen rows into room, described in copies, as long as both have space. They may stand there already, each
+    at its new place or behind it.
 
     Returns (rows copied, bytes, rows that were looked at)."""
     cdef int64_t r = 0, n = 0
@@ -157,7 +158,7 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
                 size = row_size(&rows[r], value_size)
                 if used + size > space or n == copies.shape[0]:
                     break
-                memcpy(&room[0] + used, <const void*>rows[r].data, size)
+                memmove(&room[0] + used, <const void*>rows[r].data, size)
                 copies[n] = rows[r]
                 copies[n].data = <uint64_t>(&room[0] + used)
                 used += size

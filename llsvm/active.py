@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.blockset import codec, frame_checksum
 from llsvm.core import DataError
 from llsvm.files import Scratch
-from llsvm.reader import ROW, Arena, copied, copy_rows
+from llsvm.reader import ROW, Arena, copy_rows
 
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 
@@ -27,15 +27,14 @@ class Group:
 
 
 @dataclass
-class _Frame:
-    """A segment in the file."""
+class _Saved:
+    """A segment in the file: frames of its table, its data and its dual variables, each with its size and checksum."""
 
     n_rows: int
     n_columns: int
     n_bytes: int
     position: int
-    size: int
-    checksum: str
+    frames: list[tuple[int, str]]
 
 
 class _Segment:
@@ -70,19 +69,6 @@ class _Segment:
     data = property(lambda self: self._arena.data)
 
 
-def _joined(loaded: list) -> Group:
-    """One group of (table, alphas, data) of several segments, of which none is held any longer."""
-    n_rows, start = sum(len(table) for table, _, _ in loaded), 0
-    table, alphas, data = np.empty(n_rows, ROW), [], []
-    while loaded:
-        rows, own, room = loaded.pop(0)
-        copy_rows(rows, table[start : start + len(rows)])
-        start += len(rows)
-        alphas.append(own)
-        data.append(room)
-    return Group(table, np.concatenate(alphas), data)
-
-
 class ActiveRows:
     """Rows with their dual variables, which may also stand in the rows themselves (no columns).
 
@@ -95,7 +81,7 @@ class ActiveRows:
         self.memory, self._spilling, self._beside = memory, spilling, beside
         self._dtype, self.copies = np.dtype(dtype), copies
         self._columns = columns or (lambda n: slice(None))
-        self._segments: list[_Segment | _Frame] = []
+        self._segments: list[_Segment | _Saved] = []
         self._resident, self._spare, self._held, self._file, self._end = None, None, 0, None, 0
         self.n_rows, self.alone = 0, True
 
@@ -115,7 +101,7 @@ class ActiveRows:
             self._held += self._size(segment) - before
             rows, chosen, alphas = rows[seen:], chosen[seen:], alphas[taken:]
             if segment.full and (self._spilling or self._held + segment.room > self.memory):
-                self._spill()
+                self.spill()
 
     def _open_segment(self, rows, chosen, n_columns: int) -> _Segment:
         """One that is not full; an empty one has room for any of the chosen rows."""
@@ -125,10 +111,13 @@ class ActiveRows:
         needed = 16 * int(rows["length"].max(where=chosen, initial=0)) + 16
         segment, self._spare = self._spare, None
         if segment is None or segment.n_columns != n_columns or segment.room < needed:
-            size = min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))
-            segment = _Segment(max(size, needed), n_columns, self._dtype)
+            segment = _Segment(max(self._segment_bytes, needed), n_columns, self._dtype)
         self._segments.append(segment)
         return segment
+
+    @property
+    def _segment_bytes(self) -> int:
+        return min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))
 
     def append_all(self, group: Group) -> None:
         self.append(group.table, group.alphas)
@@ -137,35 +126,52 @@ class ActiveRows:
         """Keeps a group, which is all there is, where it is."""
         self._resident, self.n_rows = group, len(group.table)
 
+    def has_room(self, n_bytes: int) -> bool:
+        """Whether so many bytes of rows can be appended before any go to the file."""
+        return self._held + n_bytes + 2 * self._segment_bytes <= self.memory
+
     def tables(self) -> list[np.ndarray]:
         """The rows that are in memory, as they can be swept where they are: their dual variables are in the rows."""
         return [segment.rows for segment in self._segments if isinstance(segment, _Segment)]
 
-    def _spill(self) -> None:
+    def keep(self, table: np.ndarray, chosen: np.ndarray) -> None:
+        """Of the rows in memory, whose tables() have been joined to this one, only those that are chosen."""
+        segments = [segment for segment in self._segments if isinstance(segment, _Segment)]
+        self.n_rows += int(chosen.sum()) - len(table)
+        for segment in segments:  # a row never moves behind its place, so none is overwritten before it has moved
+            segment.clear()
+            _, seen = segment.take(table, chosen, np.empty((len(table), 0)))
+            table, chosen = table[seen:], chosen[seen:]
+        self._segments = [segment for segment in self._segments if segment.n_rows]
+        self._held = sum(map(self._size, segments))
+
+    def spill(self) -> None:
         """Moves all that is in memory to the file."""
         self._file = self._file or Scratch("active")
         for number in range(len(self._segments) - 1, -1, -1):
             segment = self._segments[number]
-            if isinstance(segment, _Frame):
+            if isinstance(segment, _Saved):
                 break
             self._segments[number] = self._write(segment)
             segment.clear()
             self._spare = segment
         self._held = 0
 
-    def _write(self, segment: _Segment) -> _Frame:
+    def _write(self, segment: _Segment) -> _Saved:
         segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
-        n_bytes = segment.n_bytes + -segment.n_bytes % 8
-        parts = segment.rows.view(np.uint8), segment.data[:n_bytes], segment.alphas.reshape(-1).view(np.uint8)
-        frame = b"".join(codec.compress_parts(parts, sum(map(len, parts))))
-        self._file.write(frame, self._end)
-        position, self._end = self._end, self._end + len(frame)
-        return _Frame(segment.n_rows, segment.n_columns, segment.n_bytes, position, len(frame), frame_checksum(frame))
+        parts = segment.rows, segment.data[: segment.n_bytes], segment.alphas
+        position, frames = self._end, []
+        for part in parts:
+            frame = codec.compress(part.reshape(-1).view(np.uint8))
+            self._file.write(frame, self._end)
+            self._end += len(frame)
+            frames.append((len(frame), frame_checksum(frame)))
+        return _Saved(segment.n_rows, segment.n_columns, segment.n_bytes, position, frames)
 
     @property
     def fit(self) -> bool:
         """Whether all rows are one group."""
-        return self._file is None
+        return sum(map(self._size, self._segments)) <= self.memory
 
     def groups(self, keep: bool = False):
         """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
@@ -175,17 +181,17 @@ class ActiveRows:
             yield group
             return
         if self._file and keep:
-            self._spill()
+            self.spill()
         segments = self._segments.copy() if keep else self._segments
-        segments.sort(key=lambda segment: isinstance(segment, _Frame))  # what is in memory first, so that it can leave
+        segments.sort(key=lambda segment: isinstance(segment, _Saved))  # what is in memory first, so that it can leave
         self._spare = None
         while segments:
-            loaded, held = [], 0
-            while segments and (not loaded or held + self._size(segments[0]) <= self.memory):
+            together, held = [], 0
+            while segments and (not together or held + self._size(segments[0]) <= self.memory):
                 held += self._size(segments[0])
-                loaded.append(self._load(segments.pop(0)))
+                together.append(segments.pop(0))
             self.alone = self.alone and not segments
-            yield _joined(loaded)
+            yield self._load(together)
 
     def parts(self, most: int):
         """Yields tables of rows that fit, all of which stay: no more of them together than have, by their "alpha", so
@@ -199,20 +205,37 @@ class ActiveRows:
                 start = end
             del group
 
-    def _load(self, segment: _Segment | _Frame):
-        if isinstance(segment, _Segment):
-            return segment.rows, segment.alphas[:, self._columns(segment.n_columns)], segment.data
-        n_table, n_data = segment.n_rows * ROW.itemsize, segment.n_bytes + -segment.n_bytes % 8
-        size = n_table + n_data + 8 * segment.n_rows * segment.n_columns
-        try:
-            payload = codec.decompress(self._file.read(segment.size, segment.position), segment.checksum,
-                                       np.empty(size, np.uint8), "the temporary file of active rows")
-        except DataError as error:
-            raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
-        table, data = copied(payload[:n_table].view(ROW)), payload[n_table : n_table + n_data].copy()
-        table["data"] += np.uint64(data.ctypes.data)
-        alphas = payload[n_table + n_data :].view(np.float64).reshape(segment.n_rows, segment.n_columns).copy()
-        return table, alphas[:, self._columns(segment.n_columns)], data
+    def _load(self, segments: list[_Segment | _Saved]) -> Group:
+        """One group of several segments, of which none is held any longer."""
+        n_bytes = [segment.n_bytes + -segment.n_bytes % 8 if isinstance(segment, _Saved) else 0 for segment in segments]
+        table, room = np.empty(sum(segment.n_rows for segment in segments), ROW), np.empty(sum(n_bytes), np.uint8)
+        alphas, data, start, place = [], [room], 0, 0
+        while segments:
+            segment, size = segments.pop(0), n_bytes.pop(0)
+            rows = table[start : start + segment.n_rows]
+            if isinstance(segment, _Segment):
+                copy_rows(segment.rows, rows)
+                data.append(segment.data)
+                own = segment.alphas
+            else:
+                own = self._read(segment, rows, room[place : place + segment.n_bytes])
+            alphas.append(own[:, self._columns(segment.n_columns)])
+            start, place = start + segment.n_rows, place + size
+        return Group(table, np.concatenate(alphas), data)
+
+    def _read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """Reads a segment's table and data into these; returns its dual variables."""
+        alphas, position = np.empty((saved.n_rows, saved.n_columns)), saved.position
+        for (size, checksum), room in zip(saved.frames, (rows, data, alphas), strict=True):
+            frame, target = self._file.read(size, position), room.reshape(-1).view(np.uint8)
+            position += size
+            try:
+                if len(codec.decompress(frame, checksum, target, "the temporary file of active rows")) < len(target):
+                    raise DataError("the temporary file of active rows is truncated")
+            except DataError as error:
+                raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
+        rows["data"] += np.uint64(data.ctypes.data)
+        return alphas
 
     @property
     def bytes_written(self) -> int:

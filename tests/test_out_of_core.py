@@ -134,7 +134,8 @@ def test_a_tenth_of_the_memory_certifies_in_ten_passes(measure, folder, split, t
     assert end["reason"] == "converged" and end["gap"] <= 1e-3
     assert len(passes) <= 10
     assert end["bytes_read"] <= 10 * sum(path.stat().st_size for path in (folder / name).glob("block-*"))
-    assert {entry["visits"] for entry in passes} == {N_ROWS}
+    assert {entry["visits"] for entry in passes[:-1]} == {N_ROWS}
+    assert passes[-1]["visits"] < N_ROWS / 10  # where w is found to be good enough, the others are only looked at
     assert measured.peak < promised(tenth)
     assert end["primal"] == pytest.approx(primal(folder / "model", rows), rel=1e-6)
 

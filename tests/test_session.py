@@ -55,10 +55,10 @@ def test_a_model_on_standard_output_has_its_certificate_on_standard_error(run, h
 
 
 def test_a_tiny_C_converges_out_of_core(run, tmp_path):
-    rows = (f"{1 if i % 2 else -1} 1:{(i % 7) - 3 + (i % 2) * 4} 2:{i % 5}\n" for i in range(60))
+    rows = (f"{1 if i % 2 else -1} 1:{(i % 7) - 3 + (i % 2) * 4} 2:{i % 5}\n" for i in range(90))
     (tmp_path / "data.txt").write_text("".join(rows))
     assert run("llsvm-split", "data.txt", "-m", "4").returncode == 0
-    words = ["-c", "1e-46", "--memory", "3K", "--strict", "--max-passes", "50"]
+    words = ["-c", "1e-46", "--memory", "5K", "--strict", "--max-passes", "50"]
     finished = run("llsvm-train", *words, "data.txt.blocks", "model")
     assert finished.returncode == 0, finished.stderr
     assert "data on disk" in finished.stderr

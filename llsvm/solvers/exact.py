@@ -13,7 +13,8 @@ import time
 import numpy as np
 
 from llsvm.active import ActiveRows
-from llsvm.reader import Arena, arena_bytes, choose, groups, rows_bytes, shuffle
+from llsvm.core import Certificate
+from llsvm.reader import ROW, Arena, arena_bytes, choose, groups, joined, rows_bytes, shuffle
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
@@ -27,9 +28,16 @@ LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 SWEEPS, VISITS = 30, 2
 # Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
 SWEEPS_AT_A_TIME = 3
+# Where active rows fill the memory on the way, they are swept so many times, and those within the margin stay, if they
+# are not more than this part.
+SWEEPS_FOR_ROOM, ROOM_MARGIN, MOST_KEPT = 2, 0.3, 0.8
+# Behind this part of the rows they are only looked at, as long as the gap, by those seen, is within this part of -e.
+FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 ALPHAS_TOGETHER = 1 << 15
+# Bytes of an active row that is swept: a course, or, on the way, a second table.
+BESIDE = max(Course.ROW_BYTES, ROW.itemsize) + Copies.ROW_BYTES
 
 
 class Exact(Streaming):
@@ -37,6 +45,7 @@ class Exact(Streaming):
 
     # Of tall data: the w of a sample, and the loss of the rows that have got the alphas that belong to it.
     _start, _start_loss = None, 0.0
+    _visited_all = True  # in the pass before
 
     def __init__(self, problem, blocks):
         super().__init__(problem, blocks)
@@ -127,7 +136,22 @@ class Exact(Streaming):
         rows = arena.rows
         chosen = np.empty(len(rows), bool)
         n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else SAMPLE_MARGIN, chosen.view(np.uint8))
+        if self._start is None and not self._active.has_room(arena.used + n_chosen * ROW.itemsize):
+            self._make_room()
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
+
+    def _make_room(self) -> None:
+        """Sweeps the active rows in memory, so that those that are no longer active leave; if too few do, all go to the
+        file."""
+        if not (tables := self._active.tables()):
+            return
+        table, chosen = joined(tables), np.empty(sum(map(len, tables)), bool)
+        self._sweep_all(table, SWEEPS_FOR_ROOM)
+        self._keep_alphas(table)
+        too_many = choose(table, self._bounds, ROOM_MARGIN, chosen.view(np.uint8)) > MOST_KEPT * len(table)
+        self._active.keep(table, chosen | too_many)
+        if too_many:
+            self._active.spill()
 
     def _use_wait(self) -> bool:
         """Sweeps some of the active rows, if the disk is slow."""
@@ -140,11 +164,16 @@ class Exact(Streaming):
         self._sweep_all(tables[self._turn % len(tables)], 1)
         return True
 
+    def _is_enough(self, estimate: Certificate, seen: float) -> bool:
+        return self._visited_all and seen >= FIRST_LOOK and estimate.relative_gap <= ENOUGH * self.problem.tolerance
+
     def _new_active(self) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=Course.ROW_BYTES + Copies.ROW_BYTES)
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=BESIDE)
 
     def _end_pass(self, done: bool) -> None:
-        self._n_active = self._active.n_rows
+        self._visited_all = self._state[7] == self.blocks.n_rows
+        if self._visited_all:
+            self._n_active = self._active.n_rows
         if done:
             return
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
@@ -177,7 +206,7 @@ class Exact(Streaming):
         return LITTLE * self.problem.tolerance * self.dual * n_rows / max(1, self._n_active)
 
     def _positions(self, rows) -> np.ndarray:
-        return self._starts[rows["chunk"]] + rows["place"]
+        return self._first_rows[rows["chunk"]] + rows["place"]
 
     def _sweep_on(self, table, sweeps: int) -> None:
         """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""

@@ -25,13 +25,15 @@ class Streaming(DualCD):
     """
 
     _n_active = 0  # rows that are swept between passes
+    _visited = False  # all rows, once or more
 
     def __init__(self, problem, blocks):
         super().__init__(problem)
         self.blocks = blocks
         self._kind, (self._box, self._round) = np.zeros(1, blocks.dtype), float32_box(problem)
         self._gather_team(blocks.description)
-        self._starts = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
+        self._first_rows = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
+        self._starts = self._first_rows.tolist()
         self._lay_out()
         self._reader = Prefetcher(blocks, self._groups, self._plan(), self._n_readers(len(self._groups)))
 
@@ -47,7 +49,7 @@ class Streaming(DualCD):
         smallest_group = self._smallest_group(sizes)
         for n_arenas in range(self._most_arenas(), 1, -1):
             decoding = max(0, 3 * largest * (self._n_readers(n_arenas) + 1) - BUFFERS)
-            fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 32 * blocks.n_chunks
+            fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 160 * blocks.n_chunks
             rest = self.problem.working - fixed
             if rest >= ARENAS_SHARE * n_arenas * smallest_group:
                 break
@@ -94,18 +96,18 @@ class Streaming(DualCD):
 
     def _begin_visit(self, arena: Arena, group) -> None:
         """Gives the rows of a group their alphas."""
-        rows, place = arena.rows, 0
+        alphas, place = arena.rows["alpha"], 0
         for chunk in group:
-            count = int(self.blocks.chunk_rows[chunk])
-            rows["alpha"][place : place + count] = self._alphas.read(int(self._starts[chunk]), count)
-            place += count
+            start, end = self._starts[chunk : chunk + 2]
+            alphas[place : place + end - start] = self._alphas.read(start, end - start)
+            place += end - start
 
     def _end_visit(self, arena: Arena, group) -> None:
         alphas, place = arena.rows["alpha"], 0
         for chunk in group:
-            count = int(self.blocks.chunk_rows[chunk])
-            self._alphas.write(int(self._starts[chunk]), alphas[place : place + count])
-            place += count
+            start, end = self._starts[chunk : chunk + 2]
+            self._alphas.write(start, alphas[place : place + end - start])
+            place += end - start
 
     def passes(self):
         number, estimate = 0, np.inf
@@ -113,21 +115,8 @@ class Streaming(DualCD):
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
             snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
-            loss, rows_left = 0.0, self.blocks.n_rows
-            self._state[6] = self._state[7] = 0
-            while rows_left:
-                while not self._reader.ready and self._use_wait():
-                    pass
-                arena, group = self._reader.next()
-                self._begin_visit(arena, group)
-                if snapshot is not None:
-                    loss += total_loss(arena.rows, snapshot, self.problem, self._kind)
-                self._visit(arena)
-                self._end_visit(arena, group)
-                self._after_visit(arena)
-                rows_left -= self._rows_of(group)
-                self._reader.release(arena)
-                self.problem.progress(1 - rows_left / self.blocks.n_rows)
+            loss = self._pass(snapshot)
+            self._visited = True
             if snapshot is not None:
                 self._certify(snapshot, loss)
             snapshot = None  # makes room for a Course
@@ -139,10 +128,37 @@ class Streaming(DualCD):
             estimate = min(met.relative_gap, stats.gap)
             yield stats
 
+    def _pass(self, snapshot: np.ndarray | None) -> float:
+        """Visits all rows; returns the loss at this w, with which the pass began.
+
+        As long as that w seems good enough, rows are only looked at."""
+        sums, loss, gap, rows_left = np.zeros(3), 0.0, 0.0, self.blocks.n_rows
+        dual, is_enough = self.dual if snapshot is not None else 0.0, False
+        self._state[6] = self._state[7] = 0
+        while rows_left:
+            while not self._reader.ready and self._use_wait():
+                pass
+            arena, group = self._reader.next()
+            rows_left -= arena.n_rows
+            if self._visited:  # until then all alphas are 0
+                self._begin_visit(arena, group)
+            if snapshot is not None:
+                self._look_at(arena.rows, snapshot, sums)
+                loss, gap, seen = loss + sums[0], gap + sums[1], 1 - rows_left / self.blocks.n_rows
+                is_enough = self._is_enough(Certificate(dual + gap / seen, dual), seen)
+            if not is_enough:
+                self._visit(arena)
+                self._end_visit(arena, group)
+                self._after_visit(arena)
+            self._reader.release(arena)
+            self.problem.progress(1 - rows_left / self.blocks.n_rows)
+        return loss
+
     def _met(self) -> Certificate:
-        """The objectives with the losses met in the pass."""
+        """The objectives with the losses met in the pass, if it visited all rows."""
         square = half_square(self.w)
-        return Certificate(square + float(self._state[6]), self._dual_at(square))
+        loss = float(self._state[6]) if self._state[7] == self.blocks.n_rows else np.inf
+        return Certificate(square + loss, self._dual_at(square))
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
@@ -150,7 +166,7 @@ class Streaming(DualCD):
         while rows_left:
             arena, group = self._reader.next()
             loss += total_loss(arena.rows, self.w, self.problem, self._kind)
-            rows_left -= self._rows_of(group)
+            rows_left -= arena.n_rows
             self._reader.release(arena)
         self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
         self._certify(self.w, loss)
@@ -166,6 +182,10 @@ class Streaming(DualCD):
 
     def _use_wait(self) -> bool:
         """Does some work while the next rows are not there; False if there is none."""
+        return False
+
+    def _is_enough(self, estimate: Certificate, seen: float) -> bool:
+        """Whether the w that a pass began with is good enough, by this part of the rows."""
         return False
 
     def _after_visit(self, arena: Arena) -> None:
