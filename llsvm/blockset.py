@@ -31,7 +31,7 @@ OPEN_CHUNKS = 128 * MB
 OPEN_FILES, KEPT_OPEN = 256, 64  # that are written, that are read
 # Chunks that are being encoded or wait for it or for being written, and chunks' worth of memory set aside for all that.
 # With 6 of them two cores were busy for 1.65 of two seconds, with 12 for 1.75: whoever fills chunks waits less often.
-ENCODING, ENCODING_THREADS, IN_FLIGHT = 12, 8, 16
+ENCODING, MOST_THREADS, IN_FLIGHT = 12, 8, 16
 # Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
 LEVEL = -1
 
@@ -106,7 +106,8 @@ class Writer:
 
     Row r of the input goes to the block that the seed and r decide, and there into the chunk that is open; a chunk is
     closed when it holds 1/256 of what has been read. So the bytes depend on the input, the seed and the number of
-    blocks (and on a budget below 400 MB), never on threads or timing.
+    blocks (and on a budget below 400 MB), never on threads or timing. The threads of `pool`
+    encode the chunks and have time for other work.
     """
 
     def __init__(self, path, n_blocks: int, seed: int, dtype, threads: int, memory: int, force: bool = False):
@@ -119,8 +120,7 @@ class Writer:
         self._open = [_Chunk(0, 0, self._dtype) for _ in range(n_blocks)]
         self._addresses, self._sizes = np.zeros((n_blocks, 4), np.uint64), np.zeros((n_blocks, 4), np.int64)
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
-        self._threads = min(threads, ENCODING_THREADS)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="encode")
+        self.pool = ThreadPoolExecutor(min(threads, MOST_THREADS), thread_name_prefix="encode")
         self._encoding, self._free, self._files = deque(), [], {}
         self.n_rows = self.n_nonzeros = 0
         self._square = 0.0
@@ -132,7 +132,7 @@ class Writer:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
         self._close_files()
         remove(self._folder)
 
@@ -170,7 +170,7 @@ class Writer:
     def _close_chunk(self, number: int) -> None:
         rows, nonzeros = map(int, self._sizes[number, :2])
         if rows:
-            future = self._pool.submit(self._encode, self._open[number], rows, nonzeros)
+            future = self.pool.submit(self._encode, self._open[number], rows, nonzeros)
             self._encoding.append((number, rows, nonzeros, self._open[number], future))
         self._sizes[number] = 0
         while len(self._encoding) > ENCODING:
@@ -217,7 +217,7 @@ class Writer:
 
     def finish(self, names: list[str], counts, feature_ids: np.ndarray, sources: list[dict], zero_based: bool) -> Path:
         """Closes every chunk, writes the manifest and moves the set into place."""
-        feature_frame = self._pool.submit(_encode_ids, feature_ids)
+        feature_frame = self.pool.submit(_encode_ids, feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
         while self._encoding:

@@ -26,7 +26,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         total = sum(source.size or 0 for source in sources) or None
         console.begin()
         blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
-                             memory=allowed)
+                             memory=allowed, pool=writer.pool)
         for block in blocks:
             writer.add(block)
             console.bar("splitting", sum(source.position for source in sources), total)

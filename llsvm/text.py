@@ -6,6 +6,7 @@ import codecs
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -143,11 +144,13 @@ def scan_bytes(memory: int, threads: int) -> int:
 
 
 def scan_pieces(
-    sources, threads: int = 1, *, zero_based: bool = False, dtype=np.float32, memory: int = 1 << 30, then=None
+    sources, threads: int = 1, *, zero_based: bool = False, dtype=np.float32, memory: int = 1 << 30, then=None,
+    pool=None,
 ):
     """Yields scanned Pieces in the order of the text; each is valid until the next is asked for.
 
-    `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
+    `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result. The threads are
+    those of `pool`, if there is one.
     """
     threads = scan_threads(memory, threads)
     step = piece_size(memory, threads)
@@ -161,7 +164,7 @@ def scan_pieces(
         piece.result = then(piece) if then and not piece.fault else None
         return piece
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
+    with nullcontext(pool) if pool else ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
         try:
             for source in sources:
                 source.open()
