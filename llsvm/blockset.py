@@ -11,7 +11,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +21,10 @@ from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
 from llsvm.files import partial_name, remove
 from llsvm.memory import MB
 
-FORMAT, VERSION = "llsvm-blocks", 2
+FORMAT, VERSION = "llsvm-blocks", 3
 MANIFEST, FEATURE_IDS = "manifest.json", "features.zst"
 MAX_BLOCKS = 4096
+IDS_A_FRAME, FRAMES_WAITING = 1 << 18, 1
 # A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
 CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
 OPEN_CHUNKS = 128 * MB
@@ -122,6 +122,7 @@ class Writer:
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
         self.pool = ThreadPoolExecutor(min(threads, MOST_THREADS), thread_name_prefix="encode")
         self._encoding, self._free, self._files = deque(), [], {}
+        self._ids_encoded, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
         self.n_rows = self.n_nonzeros = 0
         self._square = 0.0
         self._set_target(0)
@@ -215,9 +216,24 @@ class Writer:
             file.close()
         self._files.clear()
 
+    def add_ids(self, feature_ids: np.ndarray, last: bool = False) -> None:
+        """Encodes what is new of the ids of all features so far, frame by frame; finish() does what is left."""
+        while len(feature_ids) - self._ids_encoded >= (1 if last else IDS_A_FRAME):
+            ids = feature_ids[self._ids_encoded : self._ids_encoded + IDS_A_FRAME]
+            self._id_frames.append(self.pool.submit(_encode_ids, ids))
+            self._ids_encoded += len(ids)
+            if len(self._id_frames) > FRAMES_WAITING:
+                self._write_ids()
+
+    def _write_ids(self) -> None:
+        frame = self._id_frames.popleft().result()
+        self._append(FEATURE_IDS, frame)
+        self._ids["bytes"].append(len(frame))
+        self._ids["checksums"].append(frame_checksum(frame))
+
     def finish(self, names: list[str], counts, feature_ids: np.ndarray, sources: list[dict], zero_based: bool) -> Path:
         """Closes every chunk, writes the manifest and moves the set into place."""
-        feature_frame = self.pool.submit(_encode_ids, feature_ids)
+        self.add_ids(feature_ids, last=True)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
         while self._encoding:
@@ -225,9 +241,10 @@ class Writer:
         for block in self._blocks:
             if not block.rows:
                 self._append(block.file, b"")
-        frame = feature_frame.result()
-        for part in frame:
-            self._append(FEATURE_IDS, part)
+        while self._id_frames:
+            self._write_ids()
+        if not len(feature_ids):
+            self._append(FEATURE_IDS, b"")
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -242,8 +259,7 @@ class Writer:
             "labels": [{"name": name, "rows": int(count)} for name, count in zip(names, counts, strict=True)],
             "seed": self._seed,
             "sources": sources,
-            "feature_ids": {"file": FEATURE_IDS, "bytes": sum(map(len, frame)),
-                            "checksum": frame_checksum(frame[-1])},
+            "feature_ids": self._ids,
         }
         self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
         return self._move_into_place()
@@ -260,14 +276,12 @@ class Writer:
         return self.path
 
 
-def _encode_ids(ids: np.ndarray) -> list[bytes]:
-    """The parts of a frame of the eight byte planes of these ids, one in memory at a time."""
-    planes = ids.view(np.uint8).reshape(-1, 8).T
-    used = (int(ids.max(initial=0)).bit_length() + 7) // 8
-    zeros = memoryview(bytes(MB))
-    rest = ((8 - used) * len(ids) - done for done in range(0, (8 - used) * len(ids), MB))
-    parts = chain(map(np.ascontiguousarray, planes[:used]), (zeros[:size] for size in rest))
-    return codec.compress_parts(parts, 8 * len(ids))
+def _encode_ids(ids: np.ndarray) -> bytes:
+    """A frame of the eight byte planes of these ids."""
+    used = (int(ids.max()).bit_length() + 7) // 8
+    planes = np.zeros((8, len(ids)), np.uint8)
+    planes[:used] = ids.view(np.uint8).reshape(-1, 8).T[:used]
+    return codec.compress(planes)
 
 
 def check_target(path: Path, force: bool) -> None:
@@ -321,6 +335,10 @@ class BlockSet:
         self._offsets = np.array([o for block in self.blocks for o in np.cumsum([0, *block.bytes])[:-1]], np.int64)
         if self.chunk_rows.sum() != self.n_rows or self.chunk_nonzeros.sum() != self.n_nonzeros:
             raise DataError(f"{self.path / MANIFEST}: the chunks do not add up to the set", REPAIR)
+        if self.header["version"] >= 3:
+            ids, n_frames = self.header["feature_ids"], -(-self.n_features // IDS_A_FRAME)
+            if not len(ids["bytes"]) == len(ids["checksums"]) == n_frames:
+                raise DataError(f"{self.path / MANIFEST}: not {n_frames} frames of ids", REPAIR)
 
     @property
     def description(self) -> Description:
@@ -336,13 +354,19 @@ class BlockSet:
 
     def feature_ids(self) -> np.ndarray:
         """The 1-based id of every feature (int64), by feature number."""
-        entry = self.header["feature_ids"]
-        frame = self._read(entry["file"], 0, np.empty(entry["bytes"], np.uint8))
-        where = str(self.path / entry["file"])
-        planes = codec.decompress(frame, entry["checksum"], np.empty(8 * self.n_features, np.uint8), where)
-        if len(planes) != 8 * self.n_features:
-            raise DataError(f"{self.path / entry['file']}: not {self.n_features} ids", REPAIR)
-        return np.array(planes.reshape(8, self.n_features).T, order="C").view(np.int64).ravel()
+        entry, step = self.header["feature_ids"], IDS_A_FRAME
+        if self.header["version"] < 3:  # one frame
+            entry, step = {**entry, "bytes": [entry["bytes"]], "checksums": [entry["checksum"]]}, self.n_features or 1
+        where, ids, offset = str(self.path / entry["file"]), np.empty(self.n_features, np.int64), 0
+        for number, (size, checksum) in enumerate(zip(entry["bytes"], entry["checksums"], strict=True)):
+            part = ids[number * step : (number + 1) * step]
+            frame = self._read(entry["file"], offset, np.empty(size, np.uint8))
+            planes = codec.decompress(frame, checksum, np.empty(8 * len(part), np.uint8), where)
+            if len(planes) != 8 * len(part):
+                raise DataError(f"{where}: not {self.n_features} ids", REPAIR)
+            part.view(np.uint8).reshape(-1, 8)[:] = planes.reshape(8, len(part)).T
+            offset += size
+        return ids
 
     def ask_for(self, chunk: int) -> None:
         """Tells the system that this chunk will be read soon."""

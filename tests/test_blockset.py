@@ -190,12 +190,72 @@ def test_rows_are_stored_in_the_order_of_their_features(tmp_path, dtype):
     assert all((np.diff(features) > 0).all() for _, features, _ in read(blocks))
 
 
-@pytest.mark.parametrize("n, largest", [(3, 200), (70_000, 2**16), (1_300_000, 2**24), (300_000, 2**63 - 1)])
-def test_ids_are_stored_as_one_frame_of_their_eight_byte_planes(n, largest):
+ROW = (0, np.array([0], np.int32), np.ones(1, np.float32))
+
+
+def write_ids(path, ids, calls=()) -> BlockSet:
+    """A set of one row and these ids, of which so many were told before the end."""
+    with Writer(path, 2, 1, np.float32, 2, 1 << 30) as writer:
+        add_all(writer, [ROW], np.float32)
+        for n in calls:
+            writer.add_ids(ids[:n])
+        writer.finish(["a"], [1], ids, [], False)
+    return BlockSet(path)
+
+
+@pytest.mark.parametrize("n, largest", [(3, 200), (2**18, 2**16), (2**18 + 1, 2**24), (600_000, 2**63 - 1)])
+def test_ids_are_stored_as_frames_of_byte_planes(tmp_path, n, largest):
     ids = np.random.default_rng(n).integers(1, largest, n)
-    frame = b"".join(blockset._encode_ids(ids))
-    planes = zstandard.ZstdDecompressor().decompress(frame)
-    assert planes == b"".join((ids >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+    blocks = write_ids(tmp_path / "x.blocks", ids)
+    np.testing.assert_array_equal(blocks.feature_ids(), ids)
+    assert blocks.header["largest_id"] == ids.max()
+    entry, offset = blocks.header["feature_ids"], 0
+    data = (tmp_path / "x.blocks" / "features.zst").read_bytes()
+    parts = [ids[first : first + 2**18] for first in range(0, n, 2**18)]
+    for part, size, checksum in zip(parts, entry["bytes"], entry["checksums"], strict=True):
+        frame = data[offset : offset + size]
+        planes = b"".join((part >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+        assert zstandard.ZstdDecompressor().decompress(frame) == planes
+        assert frame[-4:] == bytes.fromhex(checksum)[::-1]
+        offset += size
+    assert offset == len(data)
+
+
+def test_it_does_not_matter_when_ids_are_told(tmp_path):
+    ids = np.random.default_rng(1).integers(1, 2**40, 1_200_000)
+    calls = [(), [0, 5, 2**18 - 1, 2**18, 2**18 + 1, 800_000, 800_000], [1_200_000]]
+    sets = [write_ids(tmp_path / f"{k}.blocks", ids, told).path for k, told in enumerate(calls)]
+    assert contents(sets[0]) == contents(sets[1]) == contents(sets[2])
+
+
+@pytest.mark.parametrize("n", [0, 3, 300_000])
+def test_ids_of_version_2_are_one_frame(tmp_path, n):
+    ids = np.random.default_rng(n).integers(1, 2**40, n)
+    path = write_ids(tmp_path / "x.blocks", np.arange(1, n + 1)).path
+    planes = b"".join((ids >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(planes)
+    (path / "features.zst").write_bytes(frame)
+    entry = {"file": "features.zst", "bytes": len(frame), "checksum": frame[-4:][::-1].hex()}
+    rewrite_manifest(path, lambda manifest: manifest.update(version=2, feature_ids=entry))
+    np.testing.assert_array_equal(BlockSet(path).feature_ids(), ids)
+
+
+@pytest.mark.parametrize("position", [200, -200, -1])
+def test_a_damaged_frame_of_ids_is_refused(tmp_path, position):
+    path = write_ids(tmp_path / "x.blocks", np.random.default_rng(1).integers(1, 2**40, 600_000)).path
+    data = bytearray((path / "features.zst").read_bytes())
+    data[position] ^= 1
+    (path / "features.zst").write_bytes(data)
+    with pytest.raises(DataError, match=re.escape("features.zst")):
+        BlockSet(path).feature_ids()
+
+
+def test_exchanged_frames_of_ids_are_refused(tmp_path):
+    path = write_ids(tmp_path / "x.blocks", np.random.default_rng(1).integers(2**39, 2**40, 2**19)).path
+    data, sizes = (path / "features.zst").read_bytes(), BlockSet(path).header["feature_ids"]["bytes"]
+    (path / "features.zst").write_bytes(data[sizes[0] :] + data[: sizes[0]])
+    with pytest.raises(DataError, match=re.escape("features.zst")):
+        BlockSet(path).feature_ids()
 
 
 @pytest.mark.parametrize("n_blocks", [1, 40, 300])
@@ -387,7 +447,7 @@ def test_the_manifest_tells_the_facts(tmp_path, dtype):
     manifest = json.loads((tmp_path / "x.blocks" / "manifest.json").read_text())
     expected = {
         "format": "llsvm-blocks",
-        "version": 2,
+        "version": 3,
         "rows": len(parsed),
         "features": len(ids),
         "nonzeros": sum(len(row) for _, row in parsed),
@@ -554,6 +614,10 @@ def take_a_row(manifest):
     manifest["blocks"][1]["rows"][0] += 1
 
 
+def take_a_frame_of_ids(manifest):
+    manifest["feature_ids"]["bytes"].pop()
+
+
 def take_a_nonzero(manifest):
     manifest["blocks"][0]["nonzeros"][0] += 1
     manifest["blocks"][1]["nonzeros"][0] -= 1
@@ -564,11 +628,12 @@ def take_a_nonzero(manifest):
     [
         take_a_row,
         take_a_nonzero,
+        take_a_frame_of_ids,
         lambda manifest: manifest.update(values="float64"),
         lambda manifest: manifest.update(features=manifest["features"] - 1),
         lambda manifest: manifest.update(rows=manifest["rows"] + 1),
     ],
-    ids=["rows of a chunk", "nonzeros of a chunk", "value type", "features", "rows"],
+    ids=["rows of a chunk", "nonzeros of a chunk", "frames of ids", "value type", "features", "rows"],
 )
 def test_a_manifest_that_contradicts_the_blocks_is_refused(small_set, change):
     rewrite_manifest(small_set.path, lambda manifest: None)
@@ -580,8 +645,8 @@ def test_a_manifest_that_contradicts_the_blocks_is_refused(small_set, change):
 
 
 def test_a_set_of_a_later_version_is_refused_with_both_numbers(small_set):
-    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=3))
-    with pytest.raises(LlsvmError, match="version 3, this llsvm reads up to 2"):
+    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=4))
+    with pytest.raises(LlsvmError, match="version 4, this llsvm reads up to 3"):
         BlockSet(small_set.path)
 
 
