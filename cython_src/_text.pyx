@@ -431,16 +431,10 @@ cdef int scan_lines(
     return OK
 
 
-def scan(
+cdef tuple scan_values(
     const uint8_t[::1] text, bint zero_based, int64_t[::1] ids, value_t[::1] values, int64_t[::1] ends,
     uint16_t[::1] codes, int64_t[:, ::1] tokens, int32_t[::1] slots
 ):
-    """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
-
-    ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
-    must be filled with -1, and is again at the end.
-    Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
-    """
     cdef int64_t[4] counts
     cdef int64_t where = 0, code
     cdef int fault = OK
@@ -456,6 +450,21 @@ def scan(
                 for code in range(counts[2]):
                     slots[tokens[code, 3]] = -1
     return fault, where, counts[0], counts[1], counts[2], counts[3]
+
+
+def scan(
+    const uint8_t[::1] text, bint zero_based, int64_t[::1] ids, values, int64_t[::1] ends, uint16_t[::1] codes,
+    int64_t[:, ::1] tokens, int32_t[::1] slots
+):
+    """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
+
+    ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
+    must be filled with -1, and is again at the end.
+    Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
+    """
+    if memoryview(values).itemsize == sizeof(float):
+        return scan_values[float](text, zero_based, ids, values, ends, codes, tokens, slots)
+    return scan_values[double](text, zero_based, ids, values, ends, codes, tokens, slots)
 
 
 cdef inline uint64_t slot_of(int64_t id) noexcept nogil:
@@ -532,6 +541,14 @@ def number(
             features[unknown[j]] = feature
             j += 1
     return j, n_known, n_hashed
+
+
+def translate(const uint16_t[::1] codes, const uint16_t[::1] table, uint16_t[::1] out):
+    """out[k] = table[codes[k]]."""
+    cdef Py_ssize_t k
+    with nogil:
+        for k in range(codes.shape[0]):
+            out[k] = table[codes[k]]
 
 
 def fill_hash(const int64_t[::1] known, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
-from llsvm.blockset import MAX_BLOCKS, Writer
 from llsvm.core import DataError, UsageError
 from llsvm.memory import format_size, working
 from llsvm.report import Console
 from llsvm.sources import open_sources
 from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.writer import MAX_BLOCKS, Writer
 
 
 def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:
@@ -25,7 +23,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         sources = open_sources(paths)
         total = sum(source.size or 0 for source in sources) or None
         console.begin()
-        blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
+        blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=precision,
                              memory=allowed, pool=writer.pool)
         for block in blocks:
             writer.add(block)

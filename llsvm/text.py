@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import re
+from array import array
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
-
 from llsvm import _text
+from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
 from llsvm.core import Block, DataError, UsageError
 from llsvm.memory import enough, format_size
 from llsvm.sources import Raw, Source
@@ -46,19 +46,20 @@ class Piece:
     """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
 
     def __init__(self, size: int, zero_based: bool, dtype):
-        self.zero_based, self.dtype = zero_based, np.dtype(dtype)
+        self.zero_based, self.type = zero_based, type_name(dtype)
         self.text = bytearray(size)
-        self._tokens = np.empty((LABEL_LIMIT, 4), np.int64)
-        self._slots = np.full(1 << 17, -1, np.int32)
+        self._tokens = empty(4 * LABEL_LIMIT, "q")
+        self._slots = empty(1 << 17, "i")
+        self._slots.cast("B")[:] = b"\xff" * self._slots.nbytes
         self._allocate()
 
     def _allocate(self) -> None:
         size = len(self.text)
-        self._ids = np.empty(size // 2 + 1, np.int64)  # a nonzero takes 4 bytes of text; as much again for sorting
-        self._values = np.empty(size // 2 + 1, self.dtype)
-        self._ends = np.empty(size // 2 + 2, np.int64)
-        self._codes = np.empty(size // 2 + 1, np.uint16)
-        self._features, self._unknown = np.empty((2, size // 4 + 1), np.int32)
+        self._ids = empty(size // 2 + 1, "q")  # a nonzero takes 4 bytes of text; as much again for sorting
+        self._values = empty(size // 2 + 1, VALUE_KINDS[self.type])
+        self._ends = empty(size // 2 + 2, "q")
+        self._codes = empty(size // 2 + 1, "H")
+        self._features, self._unknown = empty(size // 4 + 1, "i"), empty(size // 4 + 1, "i")
 
     def reserve(self, size: int) -> None:
         """Room for so many bytes of text."""
@@ -92,24 +93,23 @@ class Piece:
             self._allocate()
         self.fault, self._where, self.n_rows, self.n_lines, n_labels, self.largest_id = _text.scan(
             memoryview(self.text)[self.begin : self.size], self.zero_based, self._ids, self._values, self._ends,
-            self._codes, self._tokens, self._slots,
+            self._codes, self._tokens.cast("B").cast("q", (LABEL_LIMIT, 4)), self._slots,
         )
         self._where += self.begin
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
         self.features, self.unknown = self._features[:nonzeros], self._unknown
-        tokens = self._tokens[:n_labels].tolist()
-        starts = [(self.begin + start, length) for start, length, _, _ in tokens]
-        self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
-        self.label_counts = [count for _, _, count, _ in tokens]
+        starts, lengths, self.label_counts = (self._tokens[k : 4 * n_labels : 4].tolist() for k in range(3))
+        self.labels = [bytes(self.text[self.begin + start : self.begin + start + length])
+                       for start, length in zip(starts, lengths, strict=True)]
         return self
 
     def error(self, source: str, line: int) -> DataError:
         expected, hint = FAULTS[self.fault]
         if self.fault == VALUE_TOO_LARGE:
-            expected = expected.format(type=self.dtype.name)
-            hint = hint if self.dtype == np.float32 else ""
+            expected = expected.format(type=self.type)
+            hint = hint if self.type == "float32" else ""
         line_start = self.text.rfind(b"\n", 0, self._where) + 1
         line_end = self.text.find(b"\n", self._where)
         where = self._second_occurrence(line_start, line_end) if self.fault == REPEATED_ID else self._where
@@ -144,7 +144,7 @@ def scan_bytes(memory: int, threads: int) -> int:
 
 
 def scan_pieces(
-    sources, threads: int = 1, *, zero_based: bool = False, dtype=np.float32, memory: int = 1 << 30, then=None,
+    sources, threads: int = 1, *, zero_based: bool = False, dtype="float32", memory: int = 1 << 30, then=None,
     pool=None,
 ):
     """Yields scanned Pieces in the order of the text; each is valid until the next is asked for.
@@ -242,20 +242,23 @@ class Labels:
     def __init__(self):
         self._names: dict[str, int] = {}
         self._codes: dict[bytes, int] = {}
-        self.counts = np.zeros(0, np.int64)
+        self.counts: list[int] = []
 
     @property
     def names(self) -> list[str]:
         return list(self._names)
 
-    def encode(self, piece: Piece) -> np.ndarray:
+    def encode(self, piece: Piece) -> memoryview:
         """The codes of this piece's rows in the whole table (uint16), counted."""
         codes = [self._code(token) for token in piece.labels]
-        if len(self.counts) < len(self._names):
-            self.counts = np.append(self.counts, np.zeros(len(self._names) - len(self.counts), np.int64))
+        self.counts += [0] * (len(self._names) - len(self.counts))
         for code, count in zip(codes, piece.label_counts, strict=True):
             self.counts[code] += count
-        return piece.codes if codes == list(range(len(codes))) else np.array(codes, np.uint16)[piece.codes]
+        if codes == list(range(len(codes))):
+            return piece.codes
+        translated = empty(len(piece.codes), "H")
+        _text.translate(piece.codes, array("H", codes), translated)
+        return translated
 
     def _code(self, token: bytes) -> int:
         if token not in self._codes:
@@ -287,14 +290,14 @@ class FeatureMap:
     def __init__(self, memory: int = 1 << 32):
         self._memory = memory
         self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
-        self._direct = np.zeros(1 << 12, np.int32)
-        self._hashed_ids = np.zeros(1 << 10, np.int64)
-        self._hashed_features = np.zeros(1 << 10, np.int32)
-        self._known = np.empty(1 << 12, np.int64)
+        self._direct = zeros(1 << 12, "i")
+        self._hashed_ids = zeros(1 << 10, "q")
+        self._hashed_features = zeros(1 << 10, "i")
+        self._known = empty(1 << 12, "q")
         self.n_features = self._n_hashed = 0
 
     @property
-    def ids(self) -> np.ndarray:
+    def ids(self) -> memoryview:
         return self._known[: self.n_features]
 
     @property
@@ -306,7 +309,7 @@ class FeatureMap:
         count = _text.look_up(piece.ids, piece.features, piece.unknown, self._direct)
         piece.unknown = piece.unknown[:count]
 
-    def number(self, piece: Piece) -> np.ndarray:
+    def number(self, piece: Piece) -> memoryview:
         """int32 numbers of the ids of a piece that was looked up."""
         largest = piece.largest_id
         if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
@@ -331,15 +334,15 @@ class FeatureMap:
         if self.n_features == len(self._known):
             self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)))
         if self._n_hashed >= len(self._hashed_ids) // 2:
-            self._hashed_ids = np.zeros(2 * len(self._hashed_ids), np.int64)
-            self._hashed_features = np.zeros(len(self._hashed_ids), np.int32)
+            self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
+            self._hashed_features = zeros(len(self._hashed_ids), "i")
             _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
 
 
-def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
+def _enlarged(numbers: memoryview, size: int) -> memoryview:
     """Zeros behind it take no memory before they are used."""
-    larger = np.zeros(size, array.dtype)
-    larger[: len(array)] = array
+    larger = zeros(size, numbers.format)
+    larger[: len(numbers)] = numbers
     return larger
 
 

@@ -16,10 +16,12 @@ import pytest
 import zstandard
 from conftest import contents, file_size_limit, half_digest
 
-from llsvm import _blockset, blockset
-from llsvm.blockset import BlockSet, Writer, is_block_set
+from llsvm import _writer
+from llsvm import writer as writing
+from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Block, DataError, LlsvmError
 from llsvm.split import split_text
+from llsvm.writer import Writer
 
 FROZEN = Path(__file__).parent / "frozen"
 DTYPES = [np.float32, np.float64]
@@ -163,13 +165,13 @@ def guarded_encoder(monkeypatch):
 
     def encode(codes, lengths, features, values, out):
         roomy = np.full(len(out) + (1 << 20), 0xA5, np.uint8)
-        used, square = _blockset.encode(codes, lengths, features, values, roomy)
+        used, square = _writer.encode(codes, lengths, features, values, roomy)
         assert (roomy[len(out) :] == 0xA5).all(), "the encoder wrote beyond the room it was given"
         out[:used] = roomy[:used]
         return used, square
 
-    guarded = SimpleNamespace(scatter=_blockset.scatter, encode=encode, decode=_blockset.decode)
-    monkeypatch.setattr(blockset, "_blockset", guarded)
+    guarded = SimpleNamespace(scatter=_writer.scatter, encode=encode, cut_ids=_writer.cut_ids)
+    monkeypatch.setattr(writing, "_writer", guarded)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -492,7 +494,7 @@ def text_of_long_lines() -> str:
     ids=["short lines", "long rows", "long lines"],
 )
 def test_a_split_gives_the_same_bytes_for_any_number_of_threads(tmp_path, monkeypatch, make_text, memory):
-    monkeypatch.setattr(blockset, "SMALLEST_CHUNK", 1 << 11)  # so that chunks grow with the data, as in a large set
+    monkeypatch.setattr(writing, "SMALLEST_CHUNK", 1 << 11)  # so that chunks grow with the data, as in a large set
     path = tmp_path / "data.txt"
     path.write_text(make_text())
     sets = [split([path], tmp_path / f"{n}.blocks", threads=n, memory=memory).path for n in (1, 2, 4)]
@@ -705,7 +707,7 @@ def fail_in_the_encoder(writer, monkeypatch):
     def encode(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr(blockset._blockset, "encode", encode)
+    monkeypatch.setattr(writing._writer, "encode", encode)
     add_all(writer, ROWS, np.float32)
     writer.finish(["a", "b"], [1, 1], feature_ids(ROWS), [], False)
 

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llsvm import blockset
-from llsvm.blockset import BlockSet, Writer
+from llsvm import writer as writing
+from llsvm.blockset import BlockSet
 from llsvm.core import Block, DataError
 from llsvm.reader import ROW, Arena, Gatherer, Prefetcher, arena_bytes, load, rows_bytes
+from llsvm.writer import Writer
 
 DTYPES = [np.float32, np.float64]
 
@@ -181,7 +182,7 @@ def write_set(path, block: Block, dtype) -> BlockSet:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(blockset, "SMALLEST_CHUNK", 600)
+    monkeypatch.setattr(writing, "SMALLEST_CHUNK", 600)
 
 
 @pytest.fixture(params=DTYPES)

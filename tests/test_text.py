@@ -457,7 +457,7 @@ def labels_of(data: bytes):
     for piece in scan_pieces([in_memory(data)], 1):
         codes, names = table.encode(piece).tolist(), table.names
         found += [names[code] for code in codes]
-    return table.names, table.counts.tolist(), found
+    return table.names, table.counts, found
 
 
 def test_labels_stand_in_order_of_first_occurrence_and_are_counted():
@@ -606,7 +606,7 @@ def test_numbered_blocks_lead_back_to_the_rows():
     for block in scan_blocks([in_memory(data)], labels, features, 2, memory=8 << 20):
         ends = block.indptr.tolist()
         for code, start, end in zip(block.codes.tolist(), ends, ends[1:], strict=False):
-            ids = features.ids[block.features[start:end]].tolist()
+            ids = np.asarray(features.ids)[block.features[start:end]].tolist()
             found.append(Row(labels.names[code].encode(), ids, block.values[start:end].tobytes()))
     assert found == plain_file(data)[0]
 
