@@ -5,7 +5,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport uint8_t, uint64_t
 
 cdef enum:
-    LARGE = 1 << 22       # bytes from which on large pages are asked for, as NumPy does
+    LARGE = 1 << 23       # bytes from which on large pages are asked for; most of a piece's arrays is not used
 
 cdef extern from *:
     """

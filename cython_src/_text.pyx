@@ -496,18 +496,18 @@ def look_up(const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] unknown,
 
 def number(
     const int64_t[::1] ids, int32_t[::1] features, const int32_t[::1] unknown, int32_t[::1] direct,
-    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known,
-    int64_t n_hashed
+    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t first, int64_t start,
+    int64_t n_known, int64_t n_hashed
 ):
     """Features by order of first appearance: features[k] = the number of ids[k] for all k in unknown, new ids being
-    appended to known.
+    appended to known, which begins with that of feature `first`.
 
     An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table
     of the hashed arrays (id 0: empty), kept at most half full. Returns (j, n_known, n_hashed), j < len(unknown) where a
     table is full: the caller enlarges it and calls again from j.
     """
     cdef Py_ssize_t j = start, n = unknown.shape[0]
-    cdef int64_t id, limit = direct.shape[0], room = known.shape[0], hash_room = hashed_ids.shape[0] // 2
+    cdef int64_t id, limit = direct.shape[0], room = first + known.shape[0], hash_room = hashed_ids.shape[0] // 2
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     cdef int32_t feature
     with nogil:
@@ -523,7 +523,7 @@ def number(
                         break
                     feature = <int32_t>n_known
                     direct[id] = feature + 1
-                    known[n_known] = id
+                    known[n_known - first] = id
                     n_known += 1
             else:
                 slot = slot_of(id) & mask
@@ -534,7 +534,7 @@ def number(
                         break
                     hashed_ids[slot] = id
                     hashed_features[slot] = <int32_t>n_known
-                    known[n_known] = id
+                    known[n_known - first] = id
                     n_known += 1
                     n_hashed += 1
                 feature = hashed_features[slot]
@@ -551,15 +551,17 @@ def translate(const uint16_t[::1] codes, const uint16_t[::1] table, uint16_t[::1
             out[k] = table[codes[k]]
 
 
-def fill_hash(const int64_t[::1] known, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features):
-    """Puts the numbers of all known ids from `limit` up into an empty, larger hash table."""
-    cdef Py_ssize_t feature
+def fill_hash(
+    const int64_t[::1] known, int64_t first, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features
+):
+    """Puts the numbers, from `first` on, of all known ids from `limit` up into a hash table with room for them."""
+    cdef Py_ssize_t k
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     with nogil:
-        for feature in range(known.shape[0]):
-            if known[feature] >= limit:
-                slot = slot_of(known[feature]) & mask
+        for k in range(known.shape[0]):
+            if known[k] >= limit:
+                slot = slot_of(known[k]) & mask
                 while hashed_ids[slot] != 0:
                     slot = (slot + 1) & mask
-                hashed_ids[slot] = known[feature]
-                hashed_features[slot] = <int32_t>feature
+                hashed_ids[slot] = known[k]
+                hashed_features[slot] = <int32_t>(first + k)

@@ -27,13 +27,13 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
                              memory=allowed, pool=writer.pool)
         for block in blocks:
             writer.add(block)
-            writer.add_ids(features.ids)
+            writer.add_ids(features.segments)
             console.bar("splitting", sum(source.position for source in sources), total)
         console.end()
         if writer.n_rows == 0:
             raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
         described = [source.description() for source in sources]
-        writer.finish(labels.names, labels.counts, features.ids, described, zero_based)
+        writer.finish(labels.names, labels.counts, features.segments, described, zero_based)
     seconds, n_bytes = time.perf_counter() - began, sum(source["size"] for source in described)
     return (
         f"{writer.n_rows} rows, {features.n_features} features, {writer.n_nonzeros} nonzeros, "

@@ -13,6 +13,7 @@ from functools import partial
 from llsvm import _text
 from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
 from llsvm.core import Block, DataError, UsageError
+from llsvm.frames import IDS_A_FRAME
 from llsvm.memory import enough, format_size
 from llsvm.sources import Raw, Source
 
@@ -23,7 +24,7 @@ NEWLINE = 10
 SLACK = 80  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
-FEATURE_LIMIT = 2**31 - 2
+FEATURE_LIMIT = 2**31 - IDS_A_FRAME
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -293,16 +294,29 @@ class FeatureMap:
         self._direct = zeros(1 << 12, "i")
         self._hashed_ids = zeros(1 << 10, "q")
         self._hashed_features = zeros(1 << 10, "i")
-        self._known = empty(1 << 12, "q")
+        self._known = [empty(1 << 12, "q")]
         self.n_features = self._n_hashed = 0
 
     @property
     def ids(self) -> memoryview:
-        return self._known[: self.n_features]
+        ids = empty(self.n_features, "q")
+        for first, segment in self._segments():
+            ids[first : first + len(segment)] = segment
+        return ids
+
+    @property
+    def segments(self) -> list[memoryview]:
+        """The ids, not copied, IDS_A_FRAME in each array but the last."""
+        return [segment for _, segment in self._segments()]
+
+    def _segments(self):
+        for number, known in enumerate(self._known):
+            first = number * IDS_A_FRAME
+            yield first, known[: self.n_features - first]
 
     @property
     def n_bytes(self) -> int:
-        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, self._known))
+        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, *self._known))
 
     def look_up(self, piece: Piece) -> None:
         """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
@@ -318,7 +332,7 @@ class FeatureMap:
         while done < len(piece.unknown):
             done, self.n_features, self._n_hashed = _text.number(
                 piece.ids, piece.features, piece.unknown, self._direct, self._hashed_ids, self._hashed_features,
-                self._known, done, self.n_features, self._n_hashed,
+                self._known[-1], (len(self._known) - 1) * IDS_A_FRAME, done, self.n_features, self._n_hashed,
             )
             if done < len(piece.unknown):
                 self._make_room()
@@ -331,12 +345,16 @@ class FeatureMap:
                              f"at least --memory {enough(4 * self.n_bytes)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
-        if self.n_features == len(self._known):
-            self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)))
+        if self.n_features == sum(map(len, self._known)):
+            if len(self._known[-1]) < IDS_A_FRAME:
+                self._known[-1] = _enlarged(self._known[-1], 2 * len(self._known[-1]))
+            else:
+                self._known.append(empty(IDS_A_FRAME, "q"))
         if self._n_hashed >= len(self._hashed_ids) // 2:
             self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
             self._hashed_features = zeros(len(self._hashed_ids), "i")
-            _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
+            for first, segment in self._segments():
+                _text.fill_hash(segment, first, len(self._direct), self._hashed_ids, self._hashed_features)
 
 
 def _enlarged(numbers: memoryview, size: int) -> memoryview:

@@ -270,7 +270,7 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> P
             for later in blocks:
                 writer.add(later)
             described = [source.description() for source in sources]
-            writer.finish(labels.names, labels.counts, features.ids, described, config.zero_based)
+            writer.finish(labels.names, labels.counts, features.segments, described, config.zero_based)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -72,7 +72,7 @@ class Writer:
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
         self.pool = ThreadPoolExecutor(min(threads, MOST_THREADS), thread_name_prefix="encode")
         self._encoding, self._free, self._files = deque(), [], {}
-        self._ids_encoded, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
+        self._n_features, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
         self.n_rows = self.n_nonzeros = 0
         self._square, self._largest_id = 0.0, 0
         self._set_target(0)
@@ -167,11 +167,13 @@ class Writer:
         self._files.clear()
 
     def add_ids(self, feature_ids, last: bool = False) -> None:
-        """Encodes what is new of the ids of all features so far, frame by frame; finish() does what is left."""
-        while len(feature_ids) - self._ids_encoded >= (1 if last else IDS_A_FRAME):
-            ids = feature_ids[self._ids_encoded : self._ids_encoded + IDS_A_FRAME]
+        """Encodes what is new of the ids of all features so far, given in arrays of IDS_A_FRAME; unless it is the last,
+        an array with fewer is left to finish()."""
+        for ids in feature_ids[self._n_features // IDS_A_FRAME :]:
+            if not len(ids) or (len(ids) < IDS_A_FRAME and not last):
+                break
             self._id_frames.append(self.pool.submit(_encode_ids, ids))
-            self._ids_encoded += len(ids)
+            self._n_features += len(ids)
             if len(self._id_frames) > FRAMES_WAITING:
                 self._write_ids()
 
@@ -194,14 +196,14 @@ class Writer:
                 self._append(block.file, b"")
         while self._id_frames:
             self._write_ids()
-        if not len(feature_ids):
+        if not self._n_features:
             self._append(FEATURE_IDS, b"")
         header = {
             "format": FORMAT,
             "version": VERSION,
             "written_by": f"llsvm {__version__}",
             "rows": self.n_rows,
-            "features": len(feature_ids),
+            "features": self._n_features,
             "nonzeros": self.n_nonzeros,
             "largest_id": self._largest_id,
             "zero_based": zero_based,

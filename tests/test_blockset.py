@@ -151,7 +151,7 @@ def write(path, rows, dtype, *, n_blocks=4, seed=1, threads=2, force=False) -> B
     with Writer(path, n_blocks, seed, dtype, threads, 1 << 30, force) as writer:
         add_all(writer, rows, dtype)
         counts = np.bincount([code for code, _, _ in rows])
-        writer.finish([f"label {k}" for k in range(len(counts))], counts, feature_ids(rows), [], False)
+        writer.finish([f"label {k}" for k in range(len(counts))], counts, in_frames(feature_ids(rows)), [], False)
     return BlockSet(path)
 
 
@@ -195,13 +195,17 @@ def test_rows_are_stored_in_the_order_of_their_features(tmp_path, dtype):
 ROW = (0, np.array([0], np.int32), np.ones(1, np.float32))
 
 
+def in_frames(ids) -> list:
+    return [ids[first : first + 2**18] for first in range(0, len(ids), 2**18)]
+
+
 def write_ids(path, ids, calls=()) -> BlockSet:
     """A set of one row and these ids, of which so many were told before the end."""
     with Writer(path, 2, 1, np.float32, 2, 1 << 30) as writer:
         add_all(writer, [ROW], np.float32)
         for n in calls:
-            writer.add_ids(ids[:n])
-        writer.finish(["a"], [1], ids, [], False)
+            writer.add_ids(in_frames(ids[:n]))
+        writer.finish(["a"], [1], in_frames(ids), [], False)
     return BlockSet(path)
 
 
@@ -213,8 +217,7 @@ def test_ids_are_stored_as_frames_of_byte_planes(tmp_path, n, largest):
     assert blocks.header["largest_id"] == ids.max()
     entry, offset = blocks.header["feature_ids"], 0
     data = (tmp_path / "x.blocks" / "features.zst").read_bytes()
-    parts = [ids[first : first + 2**18] for first in range(0, n, 2**18)]
-    for part, size, checksum in zip(parts, entry["bytes"], entry["checksums"], strict=True):
+    for part, size, checksum in zip(in_frames(ids), entry["bytes"], entry["checksums"], strict=True):
         frame = data[offset : offset + size]
         planes = b"".join((part >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
         assert zstandard.ZstdDecompressor().decompress(frame) == planes
@@ -709,18 +712,18 @@ def fail_in_the_encoder(writer, monkeypatch):
 
     monkeypatch.setattr(writing._writer, "encode", encode)
     add_all(writer, ROWS, np.float32)
-    writer.finish(["a", "b"], [1, 1], feature_ids(ROWS), [], False)
+    writer.finish(["a", "b"], [1, 1], in_frames(feature_ids(ROWS)), [], False)
 
 
 def fail_on_a_full_disk(writer, monkeypatch):
     with file_size_limit(20_000):
         add_all(writer, ROWS, np.float32)
-        writer.finish(["a", "b"], [1, 1], feature_ids(ROWS), [], False)
+        writer.finish(["a", "b"], [1, 1], in_frames(feature_ids(ROWS)), [], False)
 
 
 def fail_in_the_manifest(writer, monkeypatch):
     add_all(writer, ROWS, np.float32)
-    writer.finish(["a", "b"], [1], feature_ids(ROWS), [], False)
+    writer.finish(["a", "b"], [1], in_frames(feature_ids(ROWS)), [], False)
 
 
 @pytest.mark.parametrize("existing", [False, True])

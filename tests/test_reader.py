@@ -176,7 +176,7 @@ def write_set(path, block: Block, dtype) -> BlockSet:
         writer.add(block)
         names = [str(code) for code in range(65535)]
         counts = np.bincount(block.codes, minlength=65535)
-        writer.finish(names, counts, np.arange(1, 61, dtype=np.int64), [], False)
+        writer.finish(names, counts, [np.arange(1, 61, dtype=np.int64)], [], False)
     return BlockSet(path)
 
 

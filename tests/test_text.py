@@ -818,3 +818,17 @@ def test_more_features_than_the_budget_holds_are_refused(largest):
             features.number(piece)
     assert features.n_bytes < memory
     assert "--memory" in refusal.value.hint
+
+
+@pytest.mark.parametrize("n", [0, 5000, 2**18, 2**18 + 1, 600_000])
+def test_ids_come_in_segments_too(n):
+    ids = np.concatenate([np.arange(1, n // 2 + 1), 2**40 + np.arange(n - n // 2)])
+    ids = np.random.default_rng(n).permutation(ids)
+    features = FeatureMap()
+    for part in np.array_split(ids, 7):
+        piece = piece_of(part.tolist())
+        features.look_up(piece)
+        features.number(piece)
+    assert np.array_equal(features.ids, ids)
+    assert np.array_equal(np.concatenate(features.segments), ids)
+    assert [len(segment) for segment in features.segments[:-1]] == [2**18] * (len(features.segments) - 1)
