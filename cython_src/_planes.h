@@ -6,11 +6,11 @@
 
 #if defined(__has_attribute)
 #if __has_attribute(target_clones) && defined(__x86_64__) && defined(__GLIBC__)
-#define LLSVM_PLANE_CLONES __attribute__((target_clones("avx2", "default")))
+#define LLSVM_PLANE_CLONES __attribute__((unused, target_clones("avx2", "default")))
 #endif
 #endif
 #ifndef LLSVM_PLANE_CLONES
-#define LLSVM_PLANE_CLONES
+#define LLSVM_PLANE_CLONES __attribute__((unused))
 #endif
 
 /* places[i] = how many of the keys are smaller than keys[i], no two of which are equal. What follows them up to the next
@@ -25,7 +25,7 @@ LLSVM_PLANE_CLONES static void llsvm_rank(const int32_t *restrict keys, int64_t 
 }
 
 /* items = key 2^32 + place, sorted by key (not negative); spare has as much room. Returns where the result is. */
-static uint64_t *llsvm_sort_items(const int32_t *keys, int64_t n, uint64_t *items, uint64_t *spare) {
+__attribute__((unused)) static uint64_t *llsvm_sort_items(const int32_t *keys, int64_t n, uint64_t *items, uint64_t *spare) {
     uint32_t starts[4][256];
     uint32_t largest = 0;
     memset(starts, 0, sizeof starts);

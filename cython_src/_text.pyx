@@ -29,7 +29,7 @@ cdef enum:
     TOKEN_LIMIT = 1023
     PLACES = 1024 - 64    # of ends of tokens that are found at a time
     RECENT_LABELS = 16
-    IDS_AHEAD = 24        # whose places in a table are asked for
+    IDS_AHEAD = 48        # whose places in a table are asked for; of 20 MB: 4.6 ns an id, 5.1 with 24, 11 with none
 
 # What scan() found wrong; text.py has the sentences.
 cdef enum:
@@ -431,16 +431,10 @@ cdef int scan_lines(
     return OK
 
 
-def scan(
+cdef tuple scan_values(
     const uint8_t[::1] text, bint zero_based, int64_t[::1] ids, value_t[::1] values, int64_t[::1] ends,
     uint16_t[::1] codes, int64_t[:, ::1] tokens, int32_t[::1] slots
 ):
-    """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
-
-    ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
-    must be filled with -1, and is again at the end.
-    Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
-    """
     cdef int64_t[4] counts
     cdef int64_t where = 0, code
     cdef int fault = OK
@@ -456,6 +450,21 @@ def scan(
                 for code in range(counts[2]):
                     slots[tokens[code, 3]] = -1
     return fault, where, counts[0], counts[1], counts[2], counts[3]
+
+
+def scan(
+    const uint8_t[::1] text, bint zero_based, int64_t[::1] ids, values, int64_t[::1] ends, uint16_t[::1] codes,
+    int64_t[:, ::1] tokens, int32_t[::1] slots
+):
+    """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
+
+    ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
+    must be filled with -1, and is again at the end.
+    Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
+    """
+    if memoryview(values).itemsize == sizeof(float):
+        return scan_values[float](text, zero_based, ids, values, ends, codes, tokens, slots)
+    return scan_values[double](text, zero_based, ids, values, ends, codes, tokens, slots)
 
 
 cdef inline uint64_t slot_of(int64_t id) noexcept nogil:
@@ -487,18 +496,18 @@ def look_up(const int64_t[::1] ids, int32_t[::1] features, int32_t[::1] unknown,
 
 def number(
     const int64_t[::1] ids, int32_t[::1] features, const int32_t[::1] unknown, int32_t[::1] direct,
-    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t start, int64_t n_known,
-    int64_t n_hashed
+    int64_t[::1] hashed_ids, int32_t[::1] hashed_features, int64_t[::1] known, int64_t first, int64_t start,
+    int64_t n_known, int64_t n_hashed
 ):
     """Features by order of first appearance: features[k] = the number of ids[k] for all k in unknown, new ids being
-    appended to known.
+    appended to known, which begins with that of feature `first`.
 
     An id below direct.shape[0] is looked up there (its number + 1, 0: not seen), any other in the open-addressing table
     of the hashed arrays (id 0: empty), kept at most half full. Returns (j, n_known, n_hashed), j < len(unknown) where a
     table is full: the caller enlarges it and calls again from j.
     """
     cdef Py_ssize_t j = start, n = unknown.shape[0]
-    cdef int64_t id, limit = direct.shape[0], room = known.shape[0], hash_room = hashed_ids.shape[0] // 2
+    cdef int64_t id, limit = direct.shape[0], room = first + known.shape[0], hash_room = hashed_ids.shape[0] // 2
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     cdef int32_t feature
     with nogil:
@@ -514,7 +523,7 @@ def number(
                         break
                     feature = <int32_t>n_known
                     direct[id] = feature + 1
-                    known[n_known] = id
+                    known[n_known - first] = id
                     n_known += 1
             else:
                 slot = slot_of(id) & mask
@@ -525,7 +534,7 @@ def number(
                         break
                     hashed_ids[slot] = id
                     hashed_features[slot] = <int32_t>n_known
-                    known[n_known] = id
+                    known[n_known - first] = id
                     n_known += 1
                     n_hashed += 1
                 feature = hashed_features[slot]
@@ -534,15 +543,25 @@ def number(
     return j, n_known, n_hashed
 
 
-def fill_hash(const int64_t[::1] known, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features):
-    """Puts the numbers of all known ids from `limit` up into an empty, larger hash table."""
-    cdef Py_ssize_t feature
+def translate(const uint16_t[::1] codes, const uint16_t[::1] table, uint16_t[::1] out):
+    """out[k] = table[codes[k]]."""
+    cdef Py_ssize_t k
+    with nogil:
+        for k in range(codes.shape[0]):
+            out[k] = table[codes[k]]
+
+
+def fill_hash(
+    const int64_t[::1] known, int64_t first, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features
+):
+    """Puts the numbers, from `first` on, of all known ids from `limit` up into a hash table with room for them."""
+    cdef Py_ssize_t k
     cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
     with nogil:
-        for feature in range(known.shape[0]):
-            if known[feature] >= limit:
-                slot = slot_of(known[feature]) & mask
+        for k in range(known.shape[0]):
+            if known[k] >= limit:
+                slot = slot_of(known[k]) & mask
                 while hashed_ids[slot] != 0:
                     slot = (slot + 1) & mask
-                hashed_ids[slot] = known[feature]
-                hashed_features[slot] = <int32_t>feature
+                hashed_ids[slot] = known[k]
+                hashed_features[slot] = <int32_t>(first + k)

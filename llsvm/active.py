@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llsvm.blockset import codec, frame_checksum
 from llsvm.core import DataError
 from llsvm.files import Scratch
+from llsvm.frames import codec, frame_checksum
 from llsvm.reader import ROW, Arena, copy_rows
 
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20

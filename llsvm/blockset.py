@@ -4,297 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 import zlib
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-import zstandard
 
-from llsvm import __version__, _blockset
+from llsvm import _blockset
 from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
-from llsvm.files import partial_name, remove
-from llsvm.memory import MB
+from llsvm.frames import FORMAT, IDS_A_FRAME, MANIFEST, REPAIR, VERSION, BlockFile, codec, payload_room
 
-FORMAT, VERSION = "llsvm-blocks", 2
-MANIFEST, FEATURE_IDS = "manifest.json", "features.zst"
-MAX_BLOCKS = 4096
-# A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
-CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
-OPEN_CHUNKS = 128 * MB
-OPEN_FILES, KEPT_OPEN = 256, 64  # that are written, that are read
-# Chunks that are being encoded or wait for it or for being written, and chunks' worth of memory set aside for all that.
-# With 6 of them two cores were busy for 1.65 of two seconds, with 12 for 1.75: whoever fills chunks waits less often.
-ENCODING, ENCODING_THREADS, IN_FLIGHT = 12, 8, 16
-# Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
-LEVEL = -1
-
-
-@dataclass
-class BlockFile:
-    """One file of a set; the lists have an entry per chunk."""
-
-    file: str
-    rows: list[int] = field(default_factory=list)
-    nonzeros: list[int] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-    checksums: list[str] = field(default_factory=list)
-
-
-class Codec(threading.local):
-    """zstd contexts of this thread. The checksum of a frame covers the decoded bytes and is its last four bytes."""
-
-    def __init__(self):
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True)
-        self._decompressor = zstandard.ZstdDecompressor()
-
-    def compress(self, data) -> bytes:
-        return self._compressor.compress(data)
-
-    def compress_parts(self, parts, size: int) -> list[bytes]:
-        """One frame, itself in parts, of all these parts one behind the other, of so many bytes in all."""
-        frame = self._compressor.compressobj(size=size)
-        return [*map(frame.compress, parts), frame.flush()]
-
-    def decompress(self, frame, checksum: str, room: np.ndarray, where) -> np.ndarray:
-        """The decoded bytes, at the beginning of room. where: as in an error message, by its str()."""
-        if (found := frame_checksum(frame)) != checksum:
-            raise DataError(f"{where}: checksum {found} read, {checksum} expected", REPAIR)
-        try:
-            size = zstandard.frame_content_size(frame)
-            if not 0 <= size <= len(room):
-                raise DataError(f"{where}: corrupt data (of an impossible size)", REPAIR)
-            with self._decompressor.stream_reader(frame) as reader:
-                if reader.readinto(room) != size or reader.read(1):  # to the end of the frame, its checksum
-                    raise DataError(f"{where}: corrupt data (not of the size it says)", REPAIR)
-        except zstandard.ZstdError as error:
-            raise DataError(f"{where}: corrupt data ({error})", REPAIR) from None
-        return room[:size]
-
-
-REPAIR = "the file is damaged; make the set again with llsvm-split"
-codec = Codec()
-
-
-def frame_checksum(frame) -> str:
-    return bytes(frame[-4:])[::-1].hex()
-
-
-def payload_room(rows: int, nonzeros: int, value_bytes: int) -> int:
-    """Bytes that are enough for a chunk before compression, whatever its contents."""
-    return 2080 + (6 + value_bytes) * rows + (4 + value_bytes) * nonzeros
-
-
-class _Chunk:
-    """Arrays of a chunk that is being filled."""
-
-    def __init__(self, rows: int, nonzeros: int, dtype):
-        self.codes, self.lengths = np.empty(rows, np.uint16), np.empty(rows, np.int32)
-        self.features, self.values = np.empty(nonzeros, np.int32), np.empty(nonzeros, dtype)
-        arrays = self.codes, self.lengths, self.features, self.values
-        self.addresses = [array.__array_interface__["data"][0] for array in arrays]
-
-
-class Writer:
-    """Collects Blocks and leaves a complete set at `path`, or nothing.
-
-    Row r of the input goes to the block that the seed and r decide, and there into the chunk that is open; a chunk is
-    closed when it holds 1/256 of what has been read. So the bytes depend on the input, the seed and the number of
-    blocks (and on a budget below 400 MB), never on threads or timing.
-    """
-
-    def __init__(self, path, n_blocks: int, seed: int, dtype, threads: int, memory: int, force: bool = False):
-        self.path = Path(path)
-        check_target(self.path, force)
-        self._seed, self._dtype, self._force = seed, np.dtype(dtype), force
-        self._nonzero_bytes = 4 + self._dtype.itemsize
-        share = min(OPEN_CHUNKS, memory // 3) // (n_blocks + IN_FLIGHT)
-        self._largest = min(LARGEST_CHUNK, max(SMALLEST_CHUNK // 4, share))
-        self._open = [_Chunk(0, 0, self._dtype) for _ in range(n_blocks)]
-        self._addresses, self._sizes = np.zeros((n_blocks, 4), np.uint64), np.zeros((n_blocks, 4), np.int64)
-        self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
-        self._threads = min(threads, ENCODING_THREADS)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="encode")
-        self._encoding, self._free, self._files = deque(), [], {}
-        self.n_rows = self.n_nonzeros = 0
-        self._square = 0.0
-        self._set_target(0)
-        self._scratch = threading.local()
-        self._folder = _new_folder(self.path)
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, kind, error, trace) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._close_files()
-        remove(self._folder)
-
-    def add(self, block: Block) -> None:
-        row = 0
-        while row < block.n_rows:
-            row, number = _blockset.scatter(
-                block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target,
-                self._addresses, self._sizes,
-            )
-            if number >= 0:
-                self._close_chunk(number)
-                self._set_target(self.n_nonzeros + int(block.indptr[row]))
-                next_row = int(block.indptr[row + 1] - block.indptr[row]) if row < block.n_rows else 0
-                self._open_chunk(number, next_row)
-        self.n_rows += block.n_rows
-        self.n_nonzeros += block.n_nonzeros
-
-    def _set_target(self, n_nonzeros: int) -> None:
-        """Nonzeros at which a chunk is closed, after so many of the whole; called when one was closed, so that the
-        cuts depend on the rows alone."""
-        share = n_nonzeros * self._nonzero_bytes // CHUNK_SHARE
-        self._target = min(self._largest, max(SMALLEST_CHUNK, share)) // self._nonzero_bytes
-
-    def _open_chunk(self, number: int, next_row: int) -> None:
-        rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, next_row)
-        chunk = self._free.pop() if self._free else None
-        if chunk is None or len(chunk.codes) < rows or len(chunk.features) < nonzeros:
-            # Twice the room, so that it serves again when the target has grown.
-            chunk = _Chunk(2 * rows, max(self._target * 5 // 2, next_row), self._dtype)
-        self._open[number] = chunk
-        self._addresses[number] = chunk.addresses
-        self._sizes[number] = 0, 0, rows, nonzeros
-
-    def _close_chunk(self, number: int) -> None:
-        rows, nonzeros = map(int, self._sizes[number, :2])
-        if rows:
-            future = self._pool.submit(self._encode, self._open[number], rows, nonzeros)
-            self._encoding.append((number, rows, nonzeros, self._open[number], future))
-        self._sizes[number] = 0
-        while len(self._encoding) > ENCODING:
-            self._write_oldest()
-
-    def _encode(self, chunk: _Chunk, rows: int, nonzeros: int) -> tuple[bytes, float]:
-        size = payload_room(rows, nonzeros, self._dtype.itemsize)
-        if len(getattr(self._scratch, "out", ())) < size:
-            self._scratch.out = np.empty(size, np.uint8)
-        used, square = _blockset.encode(
-            chunk.codes[:rows], chunk.lengths[:rows], chunk.features[:nonzeros], chunk.values[:nonzeros],
-            self._scratch.out,
-        )
-        return codec.compress(memoryview(self._scratch.out)[:used]), square
-
-    def _write_oldest(self) -> None:
-        number, rows, nonzeros, chunk, future = self._encoding.popleft()
-        frame, square = future.result()
-        self._free.append(chunk)
-        block = self._blocks[number]
-        self._append(block.file, frame)
-        self._square = max(self._square, square)
-        block.rows.append(rows)
-        block.nonzeros.append(nonzeros)
-        block.bytes.append(len(frame))
-        block.checksums.append(frame_checksum(frame))
-
-    def _append(self, name: str, data: bytes) -> None:
-        try:
-            if len(self._files) == OPEN_FILES:
-                self._close_files()
-            file = self._files.get(name) or open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
-            self._files[name] = file
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-        except OSError as error:
-            raise LlsvmError(f"{self._folder / name}: {error.strerror}", "the unfinished set was removed") from None
-
-    def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-
-    def finish(self, names: list[str], counts, feature_ids: np.ndarray, sources: list[dict], zero_based: bool) -> Path:
-        """Closes every chunk, writes the manifest and moves the set into place."""
-        feature_frame = self._pool.submit(_encode_ids, feature_ids)
-        for number in range(len(self._blocks)):
-            self._close_chunk(number)
-        while self._encoding:
-            self._write_oldest()
-        for block in self._blocks:
-            if not block.rows:
-                self._append(block.file, b"")
-        frame = feature_frame.result()
-        for part in frame:
-            self._append(FEATURE_IDS, part)
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
-            "written_by": f"llsvm {__version__}",
-            "rows": self.n_rows,
-            "features": len(feature_ids),
-            "nonzeros": self.n_nonzeros,
-            "largest_id": int(feature_ids.max(initial=0)),
-            "zero_based": zero_based,
-            "largest_norm": float(np.sqrt(self._square)),
-            "values": self._dtype.name,
-            "labels": [{"name": name, "rows": int(count)} for name, count in zip(names, counts, strict=True)],
-            "seed": self._seed,
-            "sources": sources,
-            "feature_ids": {"file": FEATURE_IDS, "bytes": sum(map(len, frame)),
-                            "checksum": frame_checksum(frame[-1])},
-        }
-        self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
-        return self._move_into_place()
-
-    def _move_into_place(self) -> Path:
-        if self.path.exists():
-            check_target(self.path, self._force)
-            old = self._folder.with_suffix(".old.partial")
-            os.rename(self.path, old)
-            os.rename(self._folder, self.path)
-            remove(old)
-        else:
-            os.rename(self._folder, self.path)
-        return self.path
-
-
-def _encode_ids(ids: np.ndarray) -> list[bytes]:
-    """The parts of a frame of the eight byte planes of these ids, one in memory at a time."""
-    planes = ids.view(np.uint8).reshape(-1, 8).T
-    used = (int(ids.max(initial=0)).bit_length() + 7) // 8
-    zeros = memoryview(bytes(MB))
-    rest = ((8 - used) * len(ids) - done for done in range(0, (8 - used) * len(ids), MB))
-    parts = chain(map(np.ascontiguousarray, planes[:used]), (zeros[:size] for size in rest))
-    return codec.compress_parts(parts, 8 * len(ids))
-
-
-def check_target(path: Path, force: bool) -> None:
-    """Refuses to write over what is there, and, with force, over anything that is not a block set."""
-    if not path.exists():
-        return
-    if not (path / MANIFEST).is_file():
-        raise LlsvmError(f"{path} exists and is not a block set", "choose another place with -o")
-    if not force:
-        raise LlsvmError(f"{path} exists already", "--force replaces it, -o DIR writes elsewhere")
-
-
-def _new_folder(path: Path) -> Path:
-    try:
-        folder = partial_name(path)
-        folder.mkdir()
-    except OSError as error:
-        raise LlsvmError(f"{path.parent}: {error.strerror}") from None
-    return folder
-
-
-def _manifest_text(header: dict, blocks: list[BlockFile]) -> str:
-    """JSON with one line per entry and per block, closed by a checksum of all the lines before."""
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in header.items()]
-    listed = ",\n".join("  " + json.dumps(vars(block)) for block in blocks)
-    text = "{\n" + ",\n".join(lines) + ',\n"blocks": [\n' + listed + "\n],\n"
-    return text + f'"checksum": "{zlib.crc32(text.encode()):08x}"\n}}\n'
+KEPT_OPEN = 64  # files that are read
 
 
 class BlockSet:
@@ -322,6 +44,10 @@ class BlockSet:
                          for content in zip(block.rows, block.nonzeros, block.checksums, strict=True)]
         if self.chunk_rows.sum() != self.n_rows or self.chunk_nonzeros.sum() != self.n_nonzeros:
             raise DataError(f"{self.path / MANIFEST}: the chunks do not add up to the set", REPAIR)
+        if self.header["version"] >= 3:
+            ids, n_frames = self.header["feature_ids"], -(-self.n_features // IDS_A_FRAME)
+            if not len(ids["bytes"]) == len(ids["checksums"]) == n_frames:
+                raise DataError(f"{self.path / MANIFEST}: not {n_frames} frames of ids", REPAIR)
 
     @property
     def description(self) -> Description:
@@ -337,13 +63,19 @@ class BlockSet:
 
     def feature_ids(self) -> np.ndarray:
         """The 1-based id of every feature (int64), by feature number."""
-        entry = self.header["feature_ids"]
-        frame = self._read(entry["file"], 0, np.empty(entry["bytes"], np.uint8))
-        where = str(self.path / entry["file"])
-        planes = codec.decompress(frame, entry["checksum"], np.empty(8 * self.n_features, np.uint8), where)
-        if len(planes) != 8 * self.n_features:
-            raise DataError(f"{self.path / entry['file']}: not {self.n_features} ids", REPAIR)
-        return np.array(planes.reshape(8, self.n_features).T, order="C").view(np.int64).ravel()
+        entry, step = self.header["feature_ids"], IDS_A_FRAME
+        if self.header["version"] < 3:  # one frame
+            entry, step = {**entry, "bytes": [entry["bytes"]], "checksums": [entry["checksum"]]}, self.n_features or 1
+        where, ids, offset = str(self.path / entry["file"]), np.empty(self.n_features, np.int64), 0
+        for number, (size, checksum) in enumerate(zip(entry["bytes"], entry["checksums"], strict=True)):
+            part = ids[number * step : (number + 1) * step]
+            frame = self._read(entry["file"], offset, np.empty(size, np.uint8))
+            planes = codec.decompress(frame, checksum, np.empty(8 * len(part), np.uint8), where)
+            if len(planes) != 8 * len(part):
+                raise DataError(f"{where}: not {self.n_features} ids", REPAIR)
+            part.view(np.uint8).reshape(-1, 8)[:] = planes.reshape(8, len(part)).T
+            offset += size
+        return ids
 
     def ask_for(self, chunk: int) -> None:
         """Tells the system that this chunk will be read soon."""

@@ -52,13 +52,14 @@ class ClosedPipe(LlsvmError):
 class Block:
     """Rows: row r has features[indptr[r]:indptr[r + 1]] (0-based, int32), the values beside them, and a label code.
 
-    codes number the labels in the order of a label table kept elsewhere; values are float32 or float64.
+    codes number the labels in the order of a label table kept elsewhere; values are float32 or float64. All may
+    be memoryviews, where NumPy is not needed.
     """
 
-    codes: np.ndarray
-    indptr: np.ndarray
-    features: np.ndarray
-    values: np.ndarray
+    codes: np.ndarray | memoryview
+    indptr: np.ndarray | memoryview
+    features: np.ndarray | memoryview
+    values: np.ndarray | memoryview
 
     @property
     def n_rows(self) -> int:
@@ -69,7 +70,9 @@ class Block:
         return len(self.features)
 
     def copy(self) -> Block:
-        return Block(self.codes.copy(), self.indptr.copy(), self.features.copy(), self.values.copy())
+        import numpy as np
+
+        return Block(*map(np.array, (self.codes, self.indptr, self.features, self.values)))
 
 
 @dataclass

@@ -6,7 +6,6 @@ import glob
 import os
 import re
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,6 +46,8 @@ def remove(path: Path) -> None:
 
 def temporary_folder() -> str:
     """Where temporary files go; a TMPDIR that cannot take them is an error, not a hint."""
+    import tempfile
+
     wanted = os.environ.get("TMPDIR")
     if wanted and not os.path.isdir(wanted):
         raise LlsvmError(f"TMPDIR={wanted}: no such directory")
@@ -57,6 +58,8 @@ class Scratch:
     """A temporary file without a name: gone with this process, however that ends."""
 
     def __init__(self, purpose: str, n_bytes: int = 0):
+        import tempfile
+
         self._folder = temporary_folder()
         try:
             self._file = tempfile.TemporaryFile(prefix=f"llsvm-{purpose}-", dir=self._folder)  # noqa: SIM115

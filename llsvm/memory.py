@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import re
@@ -139,12 +138,16 @@ def room_beside(taken: int, memory: int, what: str) -> int:
 
 def keep_no_freed_arrays() -> None:
     """Makes glibc give large arrays (M_MMAP_THRESHOLD) back to the system as soon as they are freed."""
+    import ctypes
+
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(-3, 1 << 18)
 
 
 def give_back() -> None:
     """Gives all that was freed back to the system, small arrays too."""
+    import ctypes
+
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

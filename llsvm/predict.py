@@ -63,7 +63,7 @@ def _predictions(predictor, test, with_scores, zero_based, threads, console):
 
     def judge_piece(piece):
         names = [canonical_label(token) for token in piece.labels]
-        return judge(piece.ids, piece.values, piece.indptr, piece.codes, names)
+        return judge(*map(np.asarray, (piece.ids, piece.values, piece.indptr, piece.codes)), names)
 
     sources = open_sources([test], hashed=False)
     pieces = scan_pieces(sources, threads, zero_based=zero_based or predictor.model.zero_based, dtype=np.float64,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
-from llsvm.blockset import MAX_BLOCKS, Writer
 from llsvm.core import DataError, UsageError
 from llsvm.memory import format_size, working
 from llsvm.report import Console
 from llsvm.sources import open_sources
 from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.writer import MAX_BLOCKS, Writer
 
 
 def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:
@@ -25,16 +23,17 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         sources = open_sources(paths)
         total = sum(source.size or 0 for source in sources) or None
         console.begin()
-        blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=np.dtype(precision),
-                             memory=allowed)
+        blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=precision,
+                             memory=allowed, pool=writer.pool)
         for block in blocks:
             writer.add(block)
+            writer.add_ids(features.segments)
             console.bar("splitting", sum(source.position for source in sources), total)
         console.end()
         if writer.n_rows == 0:
             raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
         described = [source.description() for source in sources]
-        writer.finish(labels.names, labels.counts, features.ids, described, zero_based)
+        writer.finish(labels.names, labels.counts, features.segments, described, zero_based)
     seconds, n_bytes = time.perf_counter() - began, sum(source["size"] for source in described)
     return (
         f"{writer.n_rows} rows, {features.n_features} features, {writer.n_nonzeros} nonzeros, "

@@ -46,7 +46,7 @@ class TextStream:
         )
 
     def feature_ids(self) -> np.ndarray:
-        return self._features.ids
+        return np.asarray(self._features.ids)
 
     def arenas(self, number: int = 1):
         """Yields an arena and an order of visits, both valid until the next are asked for; labels, n_features and
@@ -58,7 +58,8 @@ class TextStream:
             yield arena, np.arange(arena.n_rows, dtype=np.int32)
         if self._n_rows == 0:
             raise DataError(f"{', '.join(source.name for source in self._sources)}: no rows")
-        self._counts, self._read_before = self._labels.counts.copy(), [source.description() for source in self._sources]
+        self._counts = np.array(self._labels.counts)
+        self._read_before = [source.description() for source in self._sources]
 
     def again(self):
         """The same rows for one more look."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import codecs
 import re
+from array import array
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
-
 from llsvm import _text
+from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
 from llsvm.core import Block, DataError, UsageError
+from llsvm.frames import IDS_A_FRAME
 from llsvm.memory import enough, format_size
 from llsvm.sources import Raw, Source
 
@@ -22,7 +24,7 @@ NEWLINE = 10
 SLACK = 80  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 DIRECT_LIMIT = 1 << 24
-FEATURE_LIMIT = 2**31 - 2
+FEATURE_LIMIT = 2**31 - IDS_A_FRAME
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -45,19 +47,20 @@ class Piece:
     """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
 
     def __init__(self, size: int, zero_based: bool, dtype):
-        self.zero_based, self.dtype = zero_based, np.dtype(dtype)
+        self.zero_based, self.type = zero_based, type_name(dtype)
         self.text = bytearray(size)
-        self._tokens = np.empty((LABEL_LIMIT, 4), np.int64)
-        self._slots = np.full(1 << 17, -1, np.int32)
+        self._tokens = empty(4 * LABEL_LIMIT, "q")
+        self._slots = empty(1 << 17, "i")
+        self._slots.cast("B")[:] = b"\xff" * self._slots.nbytes
         self._allocate()
 
     def _allocate(self) -> None:
         size = len(self.text)
-        self._ids = np.empty(size // 2 + 1, np.int64)  # a nonzero takes 4 bytes of text; as much again for sorting
-        self._values = np.empty(size // 2 + 1, self.dtype)
-        self._ends = np.empty(size // 2 + 2, np.int64)
-        self._codes = np.empty(size // 2 + 1, np.uint16)
-        self._features, self._unknown = np.empty((2, size // 4 + 1), np.int32)
+        self._ids = empty(size // 2 + 1, "q")  # a nonzero takes 4 bytes of text; as much again for sorting
+        self._values = empty(size // 2 + 1, VALUE_KINDS[self.type])
+        self._ends = empty(size // 2 + 2, "q")
+        self._codes = empty(size // 2 + 1, "H")
+        self._features, self._unknown = empty(size // 4 + 1, "i"), empty(size // 4 + 1, "i")
 
     def reserve(self, size: int) -> None:
         """Room for so many bytes of text."""
@@ -91,24 +94,23 @@ class Piece:
             self._allocate()
         self.fault, self._where, self.n_rows, self.n_lines, n_labels, self.largest_id = _text.scan(
             memoryview(self.text)[self.begin : self.size], self.zero_based, self._ids, self._values, self._ends,
-            self._codes, self._tokens, self._slots,
+            self._codes, self._tokens.cast("B").cast("q", (LABEL_LIMIT, 4)), self._slots,
         )
         self._where += self.begin
         self.indptr = self._ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
         self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
         self.features, self.unknown = self._features[:nonzeros], self._unknown
-        tokens = self._tokens[:n_labels].tolist()
-        starts = [(self.begin + start, length) for start, length, _, _ in tokens]
-        self.labels = [bytes(self.text[start : start + length]) for start, length in starts]
-        self.label_counts = [count for _, _, count, _ in tokens]
+        starts, lengths, self.label_counts = (self._tokens[k : 4 * n_labels : 4].tolist() for k in range(3))
+        self.labels = [bytes(self.text[self.begin + start : self.begin + start + length])
+                       for start, length in zip(starts, lengths, strict=True)]
         return self
 
     def error(self, source: str, line: int) -> DataError:
         expected, hint = FAULTS[self.fault]
         if self.fault == VALUE_TOO_LARGE:
-            expected = expected.format(type=self.dtype.name)
-            hint = hint if self.dtype == np.float32 else ""
+            expected = expected.format(type=self.type)
+            hint = hint if self.type == "float32" else ""
         line_start = self.text.rfind(b"\n", 0, self._where) + 1
         line_end = self.text.find(b"\n", self._where)
         where = self._second_occurrence(line_start, line_end) if self.fault == REPEATED_ID else self._where
@@ -143,11 +145,13 @@ def scan_bytes(memory: int, threads: int) -> int:
 
 
 def scan_pieces(
-    sources, threads: int = 1, *, zero_based: bool = False, dtype=np.float32, memory: int = 1 << 30, then=None
+    sources, threads: int = 1, *, zero_based: bool = False, dtype="float32", memory: int = 1 << 30, then=None,
+    pool=None,
 ):
     """Yields scanned Pieces in the order of the text; each is valid until the next is asked for.
 
-    `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result.
+    `then(piece)` is called on the thread that scanned the piece, its result kept as piece.result. The threads are
+    those of `pool`, if there is one.
     """
     threads = scan_threads(memory, threads)
     step = piece_size(memory, threads)
@@ -161,7 +165,7 @@ def scan_pieces(
         piece.result = then(piece) if then and not piece.fault else None
         return piece
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
+    with nullcontext(pool) if pool else ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
         try:
             for source in sources:
                 source.open()
@@ -239,20 +243,23 @@ class Labels:
     def __init__(self):
         self._names: dict[str, int] = {}
         self._codes: dict[bytes, int] = {}
-        self.counts = np.zeros(0, np.int64)
+        self.counts: list[int] = []
 
     @property
     def names(self) -> list[str]:
         return list(self._names)
 
-    def encode(self, piece: Piece) -> np.ndarray:
+    def encode(self, piece: Piece) -> memoryview:
         """The codes of this piece's rows in the whole table (uint16), counted."""
         codes = [self._code(token) for token in piece.labels]
-        if len(self.counts) < len(self._names):
-            self.counts = np.append(self.counts, np.zeros(len(self._names) - len(self.counts), np.int64))
+        self.counts += [0] * (len(self._names) - len(self.counts))
         for code, count in zip(codes, piece.label_counts, strict=True):
             self.counts[code] += count
-        return piece.codes if codes == list(range(len(codes))) else np.array(codes, np.uint16)[piece.codes]
+        if codes == list(range(len(codes))):
+            return piece.codes
+        translated = empty(len(piece.codes), "H")
+        _text.translate(piece.codes, array("H", codes), translated)
+        return translated
 
     def _code(self, token: bytes) -> int:
         if token not in self._codes:
@@ -284,26 +291,39 @@ class FeatureMap:
     def __init__(self, memory: int = 1 << 32):
         self._memory = memory
         self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
-        self._direct = np.zeros(1 << 12, np.int32)
-        self._hashed_ids = np.zeros(1 << 10, np.int64)
-        self._hashed_features = np.zeros(1 << 10, np.int32)
-        self._known = np.empty(1 << 12, np.int64)
+        self._direct = zeros(1 << 12, "i")
+        self._hashed_ids = zeros(1 << 10, "q")
+        self._hashed_features = zeros(1 << 10, "i")
+        self._known = [empty(1 << 12, "q")]
         self.n_features = self._n_hashed = 0
 
     @property
-    def ids(self) -> np.ndarray:
-        return self._known[: self.n_features]
+    def ids(self) -> memoryview:
+        ids = empty(self.n_features, "q")
+        for first, segment in self._segments():
+            ids[first : first + len(segment)] = segment
+        return ids
+
+    @property
+    def segments(self) -> list[memoryview]:
+        """The ids, not copied, IDS_A_FRAME in each array but the last."""
+        return [segment for _, segment in self._segments()]
+
+    def _segments(self):
+        for number, known in enumerate(self._known):
+            first = number * IDS_A_FRAME
+            yield first, known[: self.n_features - first]
 
     @property
     def n_bytes(self) -> int:
-        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, self._known))
+        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, *self._known))
 
     def look_up(self, piece: Piece) -> None:
         """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
         count = _text.look_up(piece.ids, piece.features, piece.unknown, self._direct)
         piece.unknown = piece.unknown[:count]
 
-    def number(self, piece: Piece) -> np.ndarray:
+    def number(self, piece: Piece) -> memoryview:
         """int32 numbers of the ids of a piece that was looked up."""
         largest = piece.largest_id
         if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
@@ -312,7 +332,7 @@ class FeatureMap:
         while done < len(piece.unknown):
             done, self.n_features, self._n_hashed = _text.number(
                 piece.ids, piece.features, piece.unknown, self._direct, self._hashed_ids, self._hashed_features,
-                self._known, done, self.n_features, self._n_hashed,
+                self._known[-1], (len(self._known) - 1) * IDS_A_FRAME, done, self.n_features, self._n_hashed,
             )
             if done < len(piece.unknown):
                 self._make_room()
@@ -325,18 +345,22 @@ class FeatureMap:
                              f"at least --memory {enough(4 * self.n_bytes)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
-        if self.n_features == len(self._known):
-            self._known = _enlarged(self._known, min(FEATURE_LIMIT, 2 * len(self._known)))
+        if self.n_features == sum(map(len, self._known)):
+            if len(self._known[-1]) < IDS_A_FRAME:
+                self._known[-1] = _enlarged(self._known[-1], 2 * len(self._known[-1]))
+            else:
+                self._known.append(empty(IDS_A_FRAME, "q"))
         if self._n_hashed >= len(self._hashed_ids) // 2:
-            self._hashed_ids = np.zeros(2 * len(self._hashed_ids), np.int64)
-            self._hashed_features = np.zeros(len(self._hashed_ids), np.int32)
-            _text.fill_hash(self.ids, len(self._direct), self._hashed_ids, self._hashed_features)
+            self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
+            self._hashed_features = zeros(len(self._hashed_ids), "i")
+            for first, segment in self._segments():
+                _text.fill_hash(segment, first, len(self._direct), self._hashed_ids, self._hashed_features)
 
 
-def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
+def _enlarged(numbers: memoryview, size: int) -> memoryview:
     """Zeros behind it take no memory before they are used."""
-    larger = np.zeros(size, array.dtype)
-    larger[: len(array)] = array
+    larger = zeros(size, numbers.format)
+    larger[: len(numbers)] = numbers
     return larger
 
 

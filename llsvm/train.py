@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from llsvm import __version__, memory, reader, solvers
-from llsvm.blockset import BlockSet, Writer, is_block_set
+from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
 from llsvm.stream import ResidentStream, SetStream, TextStream
 from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
 LONGEST_PATH = 4096
@@ -244,12 +245,12 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     if gatherer.n_rows == 0:
         raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
     description = Description(
-        gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, labels.counts,
+        gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, np.array(labels.counts),
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
         [source.description() for source in sources],
     )
     n_bytes = sum(source.position for source in sources)
-    ids = features.ids
+    ids = np.asarray(features.ids)
     data = gatherer.finish(description, lambda: ids, n_bytes)
     return _as_stream(data, config) if solver.many_passes else data, None
 
@@ -269,7 +270,7 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> P
             for later in blocks:
                 writer.add(later)
             described = [source.description() for source in sources]
-            writer.finish(labels.names, labels.counts, features.ids, described, config.zero_based)
+            writer.finish(labels.names, labels.counts, features.segments, described, config.zero_based)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -64,21 +64,21 @@ class Point(NamedTuple):
 
 def split_in_order(text, target, n_blocks, threads, n_rows):
     """As trials.split, but block j is the j-th part of the rows."""
-    from llsvm import _blockset
+    from llsvm import _writer
 
-    scatter = _blockset.scatter
+    scatter = _writer.scatter
 
     def scatter_in_order(codes, indptr, features, values, row, first_row, seed, target, chunks, sizes):
         full = -1
         while row < len(codes) and full < 0:
             block = (first_row + row) * n_blocks // n_rows
             end = min(len(codes), -(-(block + 1) * n_rows // n_blocks) - first_row)
-            own = slice(block, block + 1)
+            own = slice(4 * block, 4 * block + 4)
             row, full = scatter(codes[:end], indptr, features, values, row, first_row, seed, target, chunks[own],
                                 sizes[own])  # fmt: skip
         return row, full if full < 0 else block
 
-    replaced = trials.Replaced(_blockset, "scatter", scatter_in_order)
+    replaced = trials.Replaced(_writer, "scatter", scatter_in_order)
     return replaced.check(trials.split(text, target, n_blocks, threads))
 
 
@@ -99,23 +99,20 @@ def follow_in_order(*arguments):
 
 def uncompressed(function, *arguments):
     """Calls a function with chunks as they are, a CRC-32 behind them, in place of zstd's frames."""
-    from llsvm import blockset
+    from llsvm import frames
 
     def compress(codec, data):
         return bytes(data) + zlib.crc32(data).to_bytes(4, "little")
 
-    def compress_parts(codec, parts, size):
-        return [compress(codec, b"".join(map(bytes, parts)))]
-
-    def decompress(codec, frame, checksum, largest, where):
-        data = frame[:-4]
-        if not blockset.frame_checksum(frame) == checksum == f"{zlib.crc32(data):08x}":
+    def decompress(codec, frame, checksum, room, where):
+        data = memoryview(frame)[:-4]
+        if not frames.frame_checksum(frame) == checksum == f"{zlib.crc32(data):08x}":
             raise ValueError(f"{where}: wrong checksum")
-        return data
+        memoryview(room)[: len(data)] = data
+        return room[: len(data)]
 
-    trials.Replaced(blockset.Codec, "compress", compress)
-    trials.Replaced(blockset.Codec, "compress_parts", compress_parts)
-    replaced = trials.Replaced(blockset.Codec, "decompress", decompress)
+    trials.Replaced(frames.Codec, "compress", compress)
+    replaced = trials.Replaced(frames.Codec, "decompress", decompress)
     result = function(*arguments)
     return replaced.check(result) if function is trials.follow else result
 

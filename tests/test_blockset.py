@@ -16,10 +16,12 @@ import pytest
 import zstandard
 from conftest import contents, file_size_limit, half_digest
 
-from llsvm import _blockset, blockset
-from llsvm.blockset import BlockSet, Writer, is_block_set
+from llsvm import _writer
+from llsvm import writer as writing
+from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Block, DataError, LlsvmError
 from llsvm.split import split_text
+from llsvm.writer import Writer
 
 FROZEN = Path(__file__).parent / "frozen"
 DTYPES = [np.float32, np.float64]
@@ -149,7 +151,7 @@ def write(path, rows, dtype, *, n_blocks=4, seed=1, threads=2, force=False) -> B
     with Writer(path, n_blocks, seed, dtype, threads, 1 << 30, force) as writer:
         add_all(writer, rows, dtype)
         counts = np.bincount([code for code, _, _ in rows])
-        writer.finish([f"label {k}" for k in range(len(counts))], counts, feature_ids(rows), [], False)
+        writer.finish([f"label {k}" for k in range(len(counts))], counts, in_frames(feature_ids(rows)), [], False)
     return BlockSet(path)
 
 
@@ -163,13 +165,13 @@ def guarded_encoder(monkeypatch):
 
     def encode(codes, lengths, features, values, out):
         roomy = np.full(len(out) + (1 << 20), 0xA5, np.uint8)
-        used, square = _blockset.encode(codes, lengths, features, values, roomy)
+        used, square = _writer.encode(codes, lengths, features, values, roomy)
         assert (roomy[len(out) :] == 0xA5).all(), "the encoder wrote beyond the room it was given"
         out[:used] = roomy[:used]
         return used, square
 
-    guarded = SimpleNamespace(scatter=_blockset.scatter, encode=encode, decode=_blockset.decode)
-    monkeypatch.setattr(blockset, "_blockset", guarded)
+    guarded = SimpleNamespace(scatter=_writer.scatter, encode=encode, cut_ids=_writer.cut_ids)
+    monkeypatch.setattr(writing, "_writer", guarded)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -190,12 +192,75 @@ def test_rows_are_stored_in_the_order_of_their_features(tmp_path, dtype):
     assert all((np.diff(features) > 0).all() for _, features, _ in read(blocks))
 
 
-@pytest.mark.parametrize("n, largest", [(3, 200), (70_000, 2**16), (1_300_000, 2**24), (300_000, 2**63 - 1)])
-def test_ids_are_stored_as_one_frame_of_their_eight_byte_planes(n, largest):
+ROW = (0, np.array([0], np.int32), np.ones(1, np.float32))
+
+
+def in_frames(ids) -> list:
+    return [ids[first : first + 2**18] for first in range(0, len(ids), 2**18)]
+
+
+def write_ids(path, ids, calls=()) -> BlockSet:
+    """A set of one row and these ids, of which so many were told before the end."""
+    with Writer(path, 2, 1, np.float32, 2, 1 << 30) as writer:
+        add_all(writer, [ROW], np.float32)
+        for n in calls:
+            writer.add_ids(in_frames(ids[:n]))
+        writer.finish(["a"], [1], in_frames(ids), [], False)
+    return BlockSet(path)
+
+
+@pytest.mark.parametrize("n, largest", [(3, 200), (2**18, 2**16), (2**18 + 1, 2**24), (600_000, 2**63 - 1)])
+def test_ids_are_stored_as_frames_of_byte_planes(tmp_path, n, largest):
     ids = np.random.default_rng(n).integers(1, largest, n)
-    frame = b"".join(blockset._encode_ids(ids))
-    planes = zstandard.ZstdDecompressor().decompress(frame)
-    assert planes == b"".join((ids >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+    blocks = write_ids(tmp_path / "x.blocks", ids)
+    np.testing.assert_array_equal(blocks.feature_ids(), ids)
+    assert blocks.header["largest_id"] == ids.max()
+    entry, offset = blocks.header["feature_ids"], 0
+    data = (tmp_path / "x.blocks" / "features.zst").read_bytes()
+    for part, size, checksum in zip(in_frames(ids), entry["bytes"], entry["checksums"], strict=True):
+        frame = data[offset : offset + size]
+        planes = b"".join((part >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+        assert zstandard.ZstdDecompressor().decompress(frame) == planes
+        assert frame[-4:] == bytes.fromhex(checksum)[::-1]
+        offset += size
+    assert offset == len(data)
+
+
+def test_it_does_not_matter_when_ids_are_told(tmp_path):
+    ids = np.random.default_rng(1).integers(1, 2**40, 1_200_000)
+    calls = [(), [0, 5, 2**18 - 1, 2**18, 2**18 + 1, 800_000, 800_000], [1_200_000]]
+    sets = [write_ids(tmp_path / f"{k}.blocks", ids, told).path for k, told in enumerate(calls)]
+    assert contents(sets[0]) == contents(sets[1]) == contents(sets[2])
+
+
+@pytest.mark.parametrize("n", [0, 3, 300_000])
+def test_ids_of_version_2_are_one_frame(tmp_path, n):
+    ids = np.random.default_rng(n).integers(1, 2**40, n)
+    path = write_ids(tmp_path / "x.blocks", np.arange(1, n + 1)).path
+    planes = b"".join((ids >> 8 * plane & 255).astype(np.uint8).tobytes() for plane in range(8))
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(planes)
+    (path / "features.zst").write_bytes(frame)
+    entry = {"file": "features.zst", "bytes": len(frame), "checksum": frame[-4:][::-1].hex()}
+    rewrite_manifest(path, lambda manifest: manifest.update(version=2, feature_ids=entry))
+    np.testing.assert_array_equal(BlockSet(path).feature_ids(), ids)
+
+
+@pytest.mark.parametrize("position", [200, -200, -1])
+def test_a_damaged_frame_of_ids_is_refused(tmp_path, position):
+    path = write_ids(tmp_path / "x.blocks", np.random.default_rng(1).integers(1, 2**40, 600_000)).path
+    data = bytearray((path / "features.zst").read_bytes())
+    data[position] ^= 1
+    (path / "features.zst").write_bytes(data)
+    with pytest.raises(DataError, match=re.escape("features.zst")):
+        BlockSet(path).feature_ids()
+
+
+def test_exchanged_frames_of_ids_are_refused(tmp_path):
+    path = write_ids(tmp_path / "x.blocks", np.random.default_rng(1).integers(2**39, 2**40, 2**19)).path
+    data, sizes = (path / "features.zst").read_bytes(), BlockSet(path).header["feature_ids"]["bytes"]
+    (path / "features.zst").write_bytes(data[sizes[0] :] + data[: sizes[0]])
+    with pytest.raises(DataError, match=re.escape("features.zst")):
+        BlockSet(path).feature_ids()
 
 
 @pytest.mark.parametrize("n_blocks", [1, 40, 300])
@@ -387,7 +452,7 @@ def test_the_manifest_tells_the_facts(tmp_path, dtype):
     manifest = json.loads((tmp_path / "x.blocks" / "manifest.json").read_text())
     expected = {
         "format": "llsvm-blocks",
-        "version": 2,
+        "version": 3,
         "rows": len(parsed),
         "features": len(ids),
         "nonzeros": sum(len(row) for _, row in parsed),
@@ -432,7 +497,7 @@ def text_of_long_lines() -> str:
     ids=["short lines", "long rows", "long lines"],
 )
 def test_a_split_gives_the_same_bytes_for_any_number_of_threads(tmp_path, monkeypatch, make_text, memory):
-    monkeypatch.setattr(blockset, "SMALLEST_CHUNK", 1 << 11)  # so that chunks grow with the data, as in a large set
+    monkeypatch.setattr(writing, "SMALLEST_CHUNK", 1 << 11)  # so that chunks grow with the data, as in a large set
     path = tmp_path / "data.txt"
     path.write_text(make_text())
     sets = [split([path], tmp_path / f"{n}.blocks", threads=n, memory=memory).path for n in (1, 2, 4)]
@@ -554,6 +619,10 @@ def take_a_row(manifest):
     manifest["blocks"][1]["rows"][0] += 1
 
 
+def take_a_frame_of_ids(manifest):
+    manifest["feature_ids"]["bytes"].pop()
+
+
 def take_a_nonzero(manifest):
     manifest["blocks"][0]["nonzeros"][0] += 1
     manifest["blocks"][1]["nonzeros"][0] -= 1
@@ -564,11 +633,12 @@ def take_a_nonzero(manifest):
     [
         take_a_row,
         take_a_nonzero,
+        take_a_frame_of_ids,
         lambda manifest: manifest.update(values="float64"),
         lambda manifest: manifest.update(features=manifest["features"] - 1),
         lambda manifest: manifest.update(rows=manifest["rows"] + 1),
     ],
-    ids=["rows of a chunk", "nonzeros of a chunk", "value type", "features", "rows"],
+    ids=["rows of a chunk", "nonzeros of a chunk", "frames of ids", "value type", "features", "rows"],
 )
 def test_a_manifest_that_contradicts_the_blocks_is_refused(small_set, change):
     rewrite_manifest(small_set.path, lambda manifest: None)
@@ -580,8 +650,8 @@ def test_a_manifest_that_contradicts_the_blocks_is_refused(small_set, change):
 
 
 def test_a_set_of_a_later_version_is_refused_with_both_numbers(small_set):
-    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=3))
-    with pytest.raises(LlsvmError, match="version 3, this llsvm reads up to 2"):
+    rewrite_manifest(small_set.path, lambda manifest: manifest.update(version=4))
+    with pytest.raises(LlsvmError, match="version 4, this llsvm reads up to 3"):
         BlockSet(small_set.path)
 
 
@@ -640,20 +710,20 @@ def fail_in_the_encoder(writer, monkeypatch):
     def encode(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr(blockset._blockset, "encode", encode)
+    monkeypatch.setattr(writing._writer, "encode", encode)
     add_all(writer, ROWS, np.float32)
-    writer.finish(["a", "b"], [1, 1], feature_ids(ROWS), [], False)
+    writer.finish(["a", "b"], [1, 1], in_frames(feature_ids(ROWS)), [], False)
 
 
 def fail_on_a_full_disk(writer, monkeypatch):
     with file_size_limit(20_000):
         add_all(writer, ROWS, np.float32)
-        writer.finish(["a", "b"], [1, 1], feature_ids(ROWS), [], False)
+        writer.finish(["a", "b"], [1, 1], in_frames(feature_ids(ROWS)), [], False)
 
 
 def fail_in_the_manifest(writer, monkeypatch):
     add_all(writer, ROWS, np.float32)
-    writer.finish(["a", "b"], [1], feature_ids(ROWS), [], False)
+    writer.finish(["a", "b"], [1], in_frames(feature_ids(ROWS)), [], False)
 
 
 @pytest.mark.parametrize("existing", [False, True])

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llsvm import blockset
-from llsvm.blockset import BlockSet, Writer
+from llsvm import writer as writing
+from llsvm.blockset import BlockSet
 from llsvm.core import Block, DataError
 from llsvm.reader import ROW, Arena, Gatherer, Prefetcher, arena_bytes, load, rows_bytes
+from llsvm.writer import Writer
 
 DTYPES = [np.float32, np.float64]
 
@@ -176,13 +177,13 @@ def write_set(path, block: Block, dtype) -> BlockSet:
         writer.add(block)
         names = [str(code) for code in range(65535)]
         counts = np.bincount(block.codes, minlength=65535)
-        writer.finish(names, counts, np.arange(1, 61, dtype=np.int64), [], False)
+        writer.finish(names, counts, [np.arange(1, 61, dtype=np.int64)], [], False)
     return BlockSet(path)
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(blockset, "SMALLEST_CHUNK", 600)
+    monkeypatch.setattr(writing, "SMALLEST_CHUNK", 600)
 
 
 @pytest.fixture(params=DTYPES)

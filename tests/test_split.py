@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -154,3 +155,17 @@ def test_the_set_knows_where_its_ids_began(tmp_path, zero_based, ids):
     blocks = BlockSet(tmp_path / "x.blocks")
     assert blocks.description.zero_based is zero_based
     assert blocks.feature_ids().tolist() == ids
+
+
+def test_numpy_is_not_loaded(tmp_path):
+    """It would take longer to load than small files take to split."""
+    rng = np.random.default_rng(1)
+    for name, labels in {"a.txt": "xy", "b.txt": "yzx"}.items():
+        rows = (f"{labels[k % len(labels)]} {rng.integers(1, 9)}:1 {rng.integers(10, 2**62)}:{rng.normal()}"
+                for k in range(3000))  # fmt: skip
+        (tmp_path / name).write_text("\n".join(rows))
+    code = "import sys; from llsvm import cli; cli.leave = lambda code: print(code, 'numpy' in sys.modules); "
+    run = subprocess.run([sys.executable, "-c", code + "cli.split_main()", "a.txt", "b.txt", "-o", "x.blocks"],
+                         cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+    assert run.stdout == "x.blocks\n0 False\n"
+    assert BlockSet(tmp_path / "x.blocks").description.labels == ["x", "y", "z"]

@@ -457,7 +457,7 @@ def labels_of(data: bytes):
     for piece in scan_pieces([in_memory(data)], 1):
         codes, names = table.encode(piece).tolist(), table.names
         found += [names[code] for code in codes]
-    return table.names, table.counts.tolist(), found
+    return table.names, table.counts, found
 
 
 def test_labels_stand_in_order_of_first_occurrence_and_are_counted():
@@ -606,7 +606,7 @@ def test_numbered_blocks_lead_back_to_the_rows():
     for block in scan_blocks([in_memory(data)], labels, features, 2, memory=8 << 20):
         ends = block.indptr.tolist()
         for code, start, end in zip(block.codes.tolist(), ends, ends[1:], strict=False):
-            ids = features.ids[block.features[start:end]].tolist()
+            ids = np.asarray(features.ids)[block.features[start:end]].tolist()
             found.append(Row(labels.names[code].encode(), ids, block.values[start:end].tobytes()))
     assert found == plain_file(data)[0]
 
@@ -818,3 +818,17 @@ def test_more_features_than_the_budget_holds_are_refused(largest):
             features.number(piece)
     assert features.n_bytes < memory
     assert "--memory" in refusal.value.hint
+
+
+@pytest.mark.parametrize("n", [0, 5000, 2**18, 2**18 + 1, 600_000])
+def test_ids_come_in_segments_too(n):
+    ids = np.concatenate([np.arange(1, n // 2 + 1), 2**40 + np.arange(n - n // 2)])
+    ids = np.random.default_rng(n).permutation(ids)
+    features = FeatureMap()
+    for part in np.array_split(ids, 7):
+        piece = piece_of(part.tolist())
+        features.look_up(piece)
+        features.number(piece)
+    assert np.array_equal(features.ids, ids)
+    assert np.array_equal(np.concatenate(features.segments), ids)
+    assert [len(segment) for segment in features.segments[:-1]] == [2**18] * (len(features.segments) - 1)
