@@ -102,15 +102,17 @@ cdef inline void ask_for(const Visits* v, int64_t s, int64_t end, const value_t*
     """Rows that follow the one at s of the order. They are not asked into the nearest cache: its few requests at a time
     are for w."""
     cdef const Row* row
-    cdef int64_t line
+    cdef uint64_t line
     if s + ROWS_AHEAD + TABLE_AHEAD < end:
         row = &v.rows[v.order[s + ROWS_AHEAD + TABLE_AHEAD]]
         prefetch_near(row)
         prefetch_near(&row.layout)
     if s + ROWS_AHEAD < end:
         row = &v.rows[v.order[s + ROWS_AHEAD]]
-        for line in range(0, <int64_t>row_size(row, sizeof(value_t)), 64):
-            prefetch_near(<const void*>(row.data + <uint64_t>line))
+        line = row.data & ~<uint64_t>63
+        while line < row.data + row_size(row, sizeof(value_t)):
+            prefetch_near(<const void*>line)
+            line += 64
 
 
 cdef inline void look(
