@@ -9,7 +9,7 @@ from llsvm.solvers.together import Together
 
 # Stretches of so many rows are tried for so many rounds. They grow until the rows of one take so many times the bytes
 # of w, which is merged and copied after it.
-FIRST_STRETCH, TRIAL, ROWS_BY_W = 64, 4, 8
+FIRST_STRETCH, TRIAL, ROWS_BY_W = 64, 2, 8
 
 
 class Copies(Together):
