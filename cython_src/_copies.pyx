@@ -17,7 +17,7 @@ from libc.math cimport fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _dual cimport SMALLEST, Visits, begin, square_of
+from _dual cimport SHRINK, SMALLEST, Visits, begin, move_kept, square_of
 from _dual cimport end as end_visits
 from _sparse cimport ROWS_AHEAD, TABLE_AHEAD, Row, prefetch_near, row_size, row_axpy, row_dot, value_t
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
@@ -34,7 +34,7 @@ cdef struct Plan:
     int64_t n_threads
     int64_t n_features
     double* w
-    int8_t* leavers
+    int8_t* marks
     double weight  # of the bias
 
 
@@ -168,7 +168,7 @@ cdef inline double decide(
     cdef double y, U, d, Q, G, old, new, change, slack, best, loss, projected
     cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, visits = 0, bias_change = 0
     cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
-    cdef bint is_low, is_high, needs_step
+    cdef bint is_low, is_high, needs_step, leaves
     cdef Row* row
     for k in range(size_of_batch(plan, start, t, number)):
         entry = &desk.batches[number % SLOTS][k]
@@ -192,7 +192,8 @@ cdef inline double decide(
         is_high = (old == U) & (G < 0)
         projected = G * (1 - (is_low | is_high))
         needs_step = fabs(projected) > SMALLEST
-        plan.leavers[first + k] = v.shrink & ((is_low & (G > v.highest_before)) | (is_high & (G < v.lowest_before)))
+        leaves = v.shrink & ((is_low & (G > v.highest_before)) | (is_high & (G < v.lowest_before)))
+        plan.marks[first + k] = SHRINK * leaves
         highest = max(highest, projected)
         lowest = min(lowest, projected)
         new = old - projected / Q if Q > 0 else (U if projected < 0 else 0)
@@ -309,22 +310,6 @@ cdef bint work(Plan* plan, Office* office, int64_t me, bint alone, const value_t
     return not alone
 
 
-cdef inline int64_t move_kept(
-    int32_t* order, const int8_t* leavers, int64_t start, int64_t end, int64_t kept
-) noexcept nogil:
-    """Rows before start are those that were kept, then those that were not: does the same with the rows up to end.
-    Returns the number of rows kept so far."""
-    cdef int64_t s
-    cdef int32_t slot
-    for s in range(start, end):
-        if not leavers[s]:
-            slot = order[s]
-            order[s] = order[kept]
-            order[kept] = slot
-            kept += 1
-    return kept
-
-
 cdef inline void add_up(Visits* all, const Visits* v) noexcept nogil:
     all.highest = max(all.highest, v.highest)
     all.lowest = min(all.lowest, v.lowest)
@@ -359,12 +344,12 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 def sweep(
     Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, int64_t kept, int64_t count_from, double[::1] w,
     double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] leavers, int64_t stretch,
+    const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks, int64_t stretch,
     int64_t n_helpers
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors so many were kept. As sweep of _dual_cd.pyx.
 
-    memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; leavers: room for
+    memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
     the order. A thread has a stretch of so many rows a round.
     state[10] is what the steps should add to D. If start is not 0 the sweep goes on, and so do the sums of its state.
     Returns (rows kept so far, whether the other threads were there to the end).
@@ -380,7 +365,7 @@ def sweep(
     office.plan.n_threads = copies.shape[0]
     office.plan.n_features = copies.shape[1]
     office.plan.w = &w[0]
-    office.plan.leavers = &leavers[0]
+    office.plan.marks = &marks[0]
     office.plan.weight = w[all.last_weight]
     for t in range(copies.shape[0]):
         office.desks[t].v = all
@@ -400,5 +385,5 @@ def sweep(
         all.steps += state[9]
     end_visits(&all, state)
     with nogil:
-        kept = move_kept(all.order, &leavers[0], start, end, kept)
+        kept = move_kept(all.order, &marks[start], start, end, kept)
     return kept, helped
