@@ -1,8 +1,9 @@
 """Sweeps of dual coordinate descent by several threads, each with rows and a copy of w (the problem: _dual_cd.pyx).
 
-A round gives every thread a stretch of rows. Batch by batch it computes their products with its own copy of w and tells
-them to the others. When all have, every thread finds the same steps of the batches of all, one after the other, and
-adds those of its own rows to its copy. After the round all changes of the copies are added to w, which is copied anew.
+A round gives every thread a stretch of rows. Batch by batch it computes their products with its own copy of w, and
+tells the others what the step of each row will do to the bias. When all have, every thread follows the weight of the
+bias through the batches of all, one after the other, makes the steps of its own rows, and adds them to its copy. After
+the round all changes of the copies are added to w, which is copied anew, and all changes of the bias to its weight.
 So a row is told of the bias by every step before its own; what other features it shares with the rows of its batch and
 the one before, and with those of other threads in the round, is left out. Products of a batch are made before the
 steps of the one before it, so that no thread waits for a message that has just been sent. What the steps were expected
@@ -12,12 +13,13 @@ A thread that gets no core would hold up all others. So they begin together or n
 the first goes on alone, with all stretches and all copies. That changes no bit of the result.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
+from libc.math cimport fabs
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, STEP, Seen, Visits, begin, best_alpha, judge, square_of
+from _dual cimport SHRINK, SMALLEST, Visits, begin, move_kept, square_of
 from _dual cimport end as end_visits
-from _sparse cimport Ahead, Row, look_ahead, row_axpy, row_dot, value_t
+from _sparse cimport ROWS_AHEAD, TABLE_AHEAD, Row, prefetch_near, row_size, row_axpy, row_dot, value_t
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
 
 cdef enum:
@@ -32,11 +34,11 @@ cdef struct Plan:
     int64_t n_threads
     int64_t n_features
     double* w
-    int8_t* leavers
+    int8_t* marks
     double weight  # of the bias
 
 
-# A row of a batch, as all threads see it.
+# A row of a batch.
 cdef struct Entry:
     double product
     double alpha
@@ -45,12 +47,22 @@ cdef struct Entry:
     uint16_t code
 
 
-# Of one thread: its batches, the changes of alphas, times y, of the last one, and what came of its visits.
+# What a row of a batch tells all threads: its step adds constant - slope * weight to the weight of the bias, but not
+# less than lowest and not more than highest.
+cdef struct Pull:
+    double constant
+    double slope
+    double lowest
+    double highest
+
+
+# Of one thread: its batches; the changes of alphas, times y, of the last one; that of the bias in the round; and what
+# came of its visits.
 cdef struct Desk:
+    Pull[SLOTS][BATCH] pulls
     Entry[SLOTS][BATCH] batches
     double[BATCH] changes
-    int64_t n_changes
-    Ahead ahead
+    double bias_change
     Visits v
     double gain
     int64_t[8] apart
@@ -69,79 +81,153 @@ cdef inline int64_t stretch_start(const Plan* plan, int64_t start, int64_t t) no
     return start + min(plan.stretch * plan.n_threads, plan.end - start) * t // plan.n_threads
 
 
+cdef inline int64_t size_of_batch(const Plan* plan, int64_t start, int64_t t, int64_t number) noexcept nogil:
+    cdef int64_t first = stretch_start(plan, start, t) + number * BATCH
+    return max(<int64_t>0, min(<int64_t>BATCH, stretch_start(plan, start, t + 1) - first))
+
+
+cdef inline void foretell(const Visits* v, const Entry* entry, Pull* pull) noexcept nogil:
+    cdef double y = v.signs[entry.code], Q, sway = y * v.bias
+    cdef const double* box = &v.box[2 * (y > 0)]
+    cdef double down = sway * -entry.alpha, up = sway * (box[0] - entry.alpha)
+    Q = entry.square + box[1]
+    sway = sway / Q if Q > 0 else 0
+    pull.constant = sway * (1 - box[1] * entry.alpha - y * entry.product)
+    pull.slope = sway * y * v.bias
+    pull.lowest = min(down, up)
+    pull.highest = max(down, up)
+
+
+cdef inline void ask_for(const Visits* v, int64_t s, int64_t end, const value_t* kind) noexcept nogil:
+    """Rows that follow the one at s of the order. They are not asked into the nearest cache: its few requests at a time
+    are for w."""
+    cdef const Row* row
+    cdef uint64_t line
+    if s + ROWS_AHEAD + TABLE_AHEAD < end:
+        row = &v.rows[v.order[s + ROWS_AHEAD + TABLE_AHEAD]]
+        prefetch_near(row)
+        prefetch_near(&row.layout)
+    if s + ROWS_AHEAD < end:
+        row = &v.rows[v.order[s + ROWS_AHEAD]]
+        line = row.data & ~<uint64_t>63
+        while line < row.data + row_size(row, sizeof(value_t)):
+            prefetch_near(<const void*>line)
+            line += 64
+
+
 cdef inline void look(
     const Plan* plan, Desk* desk, int64_t t, int64_t start, int64_t number, const value_t* kind
 ) noexcept nogil:
     """A batch of thread t in the round that starts there: the products of its rows."""
     cdef const Visits* v = &desk.v
     cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, end = stretch_start(plan, start, t + 1), s, k
-    cdef Entry* entries = &desk.batches[number % SLOTS][0]
+    cdef Entry* entry
     cdef const Row* row
-    for k in range(max(<int64_t>0, min(<int64_t>BATCH, end - first))):
+    for k in range(size_of_batch(plan, start, t, number)):
         s = first + k
-        look_ahead(&desk.ahead, v.rows, v.order, s, end, sizeof(value_t))
+        ask_for(v, s, end, kind)
         row = &v.rows[v.order[s]]
-        entries[k].product = row_dot(v.w, row, kind)
-        entries[k].alpha = row.alpha
-        entries[k].square = square_of(v, row)
-        entries[k].slot = v.order[s]
-        entries[k].code = row.code
+        entry = &desk.batches[number % SLOTS][k]
+        entry.product = row_dot(v.w, row, kind)
+        entry.alpha = row.alpha
+        entry.square = square_of(v, row)
+        entry.slot = v.order[s]
+        entry.code = row.code
+        foretell(v, entry, &desk.pulls[number % SLOTS][k])
 
 
-cdef inline double decide(
-    const Plan* plan, Desk* desk, int64_t t, int64_t start, int64_t number, double weight, bint is_own
-) noexcept nogil:
-    """The steps of a batch of thread t, one after the other; what becomes of them is written down by that thread.
-    Returns the weight of the bias after them."""
-    cdef Visits* v = &desk.v
-    cdef const Entry* entries = &desk.batches[number % SLOTS][0]
-    cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, visits = 0, steps = 0
-    cdef int64_t n = max(<int64_t>0, min(<int64_t>BATCH, stretch_start(plan, start, t + 1) - first))
-    cdef double old, new, change, bias = v.bias, highest = v.highest, lowest = v.lowest
-    cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
-    cdef Seen seen
-    cdef Row* row
-    cdef int8_t mark
+cdef inline double above_zero(double x) noexcept nogil:
+    """max(x, 0), of which the compiler makes a branch."""
+    return 0.5 * (x + fabs(x))
+
+
+cdef inline double pull_bias(const Pull* pull, double weight) noexcept nogil:
+    """Its weight after the step of a row."""
+    cdef double wanted = weight + pull.constant - pull.slope * weight
+    return min(max(wanted, weight + pull.lowest), weight + pull.highest)
+
+
+cdef inline double follow_bias(const Pull* pulls, int64_t n, double weight) noexcept nogil:
+    """Its weight after the steps of n rows."""
+    cdef int64_t k
     for k in range(n):
-        old = entries[k].alpha
-        mark = judge(v, entries[k].code, old, entries[k].product + weight * bias, &seen)
-        new = best_alpha(v, old, entries[k].square, &seen) if mark == STEP else old
-        change = (new - old) * seen.y
-        weight += change * bias
-        if is_own:
-            row = &v.rows[entries[k].slot]
-            row.gradient = <float>seen.gradient
-            row.alpha = new
-            desk.changes[k] = change
-            plan.leavers[first + k] = mark == SHRINK
-            gap += seen.gap
-            if entries[k].slot >= v.count_from:
-                visits += 1
-                losses += seen.loss
-            highest = max(highest, seen.projected)
-            lowest = min(lowest, seen.projected)
-            steps += mark == STEP
-            sum_alpha += new - old
-            sum_square += 0.5 * seen.d * (new - old) * (new + old)
-            gain -= (new - old) * (seen.gradient + 0.5 * (entries[k].square + seen.d) * (new - old))
-    if is_own:
-        v.highest = highest
-        v.lowest = lowest
-        v.gap += gap
-        v.visits += visits
-        v.losses += losses
-        v.steps += steps
-        v.sum_alpha += sum_alpha
-        v.sum_square += sum_square
-        desk.gain += gain
-        desk.n_changes = n
+        weight = pull_bias(&pulls[k], weight)
     return weight
 
 
-cdef inline void add(const Desk* desk, int64_t number, const value_t* kind) noexcept nogil:
+cdef inline double decide(
+    const Plan* plan, Desk* desk, int64_t t, int64_t start, int64_t number, double weight
+) noexcept nogil:
+    """The steps of a batch of thread t, before which the bias has this weight; returns that after them.
+
+    As judge and best_alpha, but without branches: which rows need a step cannot be guessed.
+    """
+    cdef Visits* v = &desk.v
+    cdef const Entry* entry
+    cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, steps = 0, side
+    cdef double y, U, d, Q, G, old, new, change, slack, best, loss, projected
+    cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, visits = 0, bias_change = 0
+    cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
+    cdef bint is_low, is_high, needs_step, leaves
+    cdef Row* row
+    for k in range(size_of_batch(plan, start, t, number)):
+        entry = &desk.batches[number % SLOTS][k]
+        old = entry.alpha
+        y = v.signs[entry.code]
+        side = y > 0
+        U = v.box[2 * side]
+        d = v.box[2 * side + 1]
+        Q = entry.square + d
+        G = y * (entry.product + weight * bias) - 1
+        weight = pull_bias(&desk.pulls[number % SLOTS][k], weight)
+        slack = above_zero(-G)
+        best = min(U, slack / d) if d > 0 else U
+        loss = best * (slack - 0.5 * d * best)
+        gap += loss + old * (G + 0.5 * d * old)
+        if entry.slot >= v.count_from:
+            visits += 1
+            losses += loss
+        G += old * d
+        is_low = (old == 0) & (G > 0)
+        is_high = (old == U) & (G < 0)
+        projected = G * (1 - (is_low | is_high))
+        needs_step = fabs(projected) > SMALLEST
+        leaves = v.shrink & ((is_low & (G > v.highest_before)) | (is_high & (G < v.lowest_before)))
+        plan.marks[first + k] = SHRINK * leaves
+        highest = max(highest, projected)
+        lowest = min(lowest, projected)
+        new = old - projected / Q if Q > 0 else (U if projected < 0 else 0)
+        new = min(above_zero(new), U)
+        if v.round_alpha:
+            new = <double><float>new
+        new = new if needs_step else old
+        steps += needs_step
+        change = new - old
+        row = &v.rows[entry.slot]
+        row.gradient = <float>G
+        row.alpha = new
+        desk.changes[k] = change * y
+        bias_change += change * y * bias
+        sum_alpha += change
+        sum_square += 0.5 * d * change * (new + old)
+        gain -= change * (G + 0.5 * Q * change)
+    v.highest = highest
+    v.lowest = lowest
+    v.gap += gap
+    v.visits += visits
+    v.losses += losses
+    v.steps += steps
+    v.sum_alpha += sum_alpha
+    v.sum_square += sum_square
+    desk.gain += gain
+    desk.bias_change += bias_change
+    return weight
+
+
+cdef inline void add(const Desk* desk, int64_t number, int64_t n, const value_t* kind) noexcept nogil:
     """The steps of a batch to the copy of w."""
     cdef int64_t k
-    for k in range(desk.n_changes):
+    for k in range(n):
         if desk.changes[k] != 0:
             row_axpy(desk.changes[k], &desk.v.rows[desk.batches[number % SLOTS][k].slot], desk.v.w, kind)
 
@@ -161,16 +247,25 @@ cdef inline void merge(const Plan* plan, Office* office, int64_t t) noexcept nog
         w[f] = all[f] + (other[f] - w[f])
 
 
+cdef inline double change_of_bias(const Office* office) noexcept nogil:
+    """By the steps of a round."""
+    cdef double change = 0
+    cdef int64_t t
+    for t in range(office.plan.n_threads):
+        change += office.desks[t].bias_change
+    return change
+
+
 cdef inline void begin_round(const Plan* plan, Desk* desk) noexcept nogil:
     memcpy(desk.v.w, plan.w, plan.n_features * sizeof(double))
-    desk.ahead.place = desk.ahead.bytes = 0
+    desk.bias_change = 0
 
 
 cdef inline void visit_round(
-    const Plan* plan, Office* office, int64_t me, int64_t last, int64_t start, double* weight, const value_t* kind
+    const Plan* plan, Office* office, int64_t me, int64_t last, int64_t start, double weight, const value_t* kind
 ) noexcept nogil:
-    """The stretches of the threads from `me` to before last."""
-    cdef int64_t n = plan.n_threads, t, b
+    """The stretches of the threads from `me` to before last, the bias having this weight at the start."""
+    cdef int64_t n = plan.n_threads, t, b, size
     cdef int64_t n_batches = (stretch_start(plan, start, n) - stretch_start(plan, start, n - 1) + BATCH - 1) // BATCH
     for b in range(-1, n_batches):
         for t in range(me, last):
@@ -180,12 +275,13 @@ cdef inline void visit_round(
         if b < 0:
             continue
         for t in range(n):
+            size = size_of_batch(plan, start, t, b)
             if me <= t < last:
-                weight[0] = decide(plan, &office.desks[t], t, start, b, weight[0], True)
+                weight = decide(plan, &office.desks[t], t, start, b, weight)
             else:
-                weight[0] = decide(plan, &office.desks[t], t, start, b, weight[0], False)
+                weight = follow_bias(&office.desks[t].pulls[b % SLOTS][0], size, weight)
         for t in range(me, last):
-            add(&office.desks[t], b, kind)
+            add(&office.desks[t], b, size_of_batch(plan, start, t, b), kind)
 
 
 cdef bint work(Plan* plan, Office* office, int64_t me, bint alone, const value_t* kind) noexcept nogil:
@@ -198,35 +294,20 @@ cdef bint work(Plan* plan, Office* office, int64_t me, bint alone, const value_t
         last = n if alone else me + 1
         for t in range(me, last):
             begin_round(plan, &office.desks[t])
-        visit_round(plan, office, me, last, start, &weight, kind)
+        visit_round(plan, office, me, last, start, weight, kind)
         if not alone:
             meet(meeting, me, n, 0)
             if not me:
                 meeting.dissolved = meeting.patience < 0
         for t in range(me, last):
             merge(plan, office, t)
+        weight += change_of_bias(office)
         if not alone:
             meet(meeting, me, n, 0)
         start = stretch_start(plan, start, n)
     if not me:
         plan.weight = weight
     return not alone
-
-
-cdef inline int64_t move_kept(
-    int32_t* order, const int8_t* leavers, int64_t start, int64_t end, int64_t kept
-) noexcept nogil:
-    """Rows before start are those that were kept, then those that were not: does the same with the rows up to end.
-    Returns the number of rows kept so far."""
-    cdef int64_t s
-    cdef int32_t slot
-    for s in range(start, end):
-        if not leavers[s]:
-            slot = order[s]
-            order[s] = order[kept]
-            order[kept] = slot
-            kept += 1
-    return kept
 
 
 cdef inline void add_up(Visits* all, const Visits* v) noexcept nogil:
@@ -263,12 +344,12 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 def sweep(
     Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, int64_t kept, int64_t count_from, double[::1] w,
     double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] leavers, int64_t stretch,
+    const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks, int64_t stretch,
     int64_t n_helpers
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors so many were kept. As sweep of _dual_cd.pyx.
 
-    memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; leavers: room for
+    memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
     the order. A thread has a stretch of so many rows a round.
     state[10] is what the steps should add to D. If start is not 0 the sweep goes on, and so do the sums of its state.
     Returns (rows kept so far, whether the other threads were there to the end).
@@ -284,7 +365,7 @@ def sweep(
     office.plan.n_threads = copies.shape[0]
     office.plan.n_features = copies.shape[1]
     office.plan.w = &w[0]
-    office.plan.leavers = &leavers[0]
+    office.plan.marks = &marks[0]
     office.plan.weight = w[all.last_weight]
     for t in range(copies.shape[0]):
         office.desks[t].v = all
@@ -304,5 +385,5 @@ def sweep(
         all.steps += state[9]
     end_visits(&all, state)
     with nogil:
-        kept = move_kept(all.order, &leavers[0], start, end, kept)
+        kept = move_kept(all.order, &marks[start], start, end, kept)
     return kept, helped

@@ -148,3 +148,19 @@ cdef inline void step(
         change = (new - old) * seen.y
         row_axpy(change, row, v.w, kind)
         v.w[v.last_weight] += change * v.bias
+
+
+cdef inline int64_t move_kept(
+    int32_t* order, const int8_t* marks, int64_t start, int64_t end, int64_t kept
+) noexcept nogil:
+    """Rows before start are those that were kept, then those that were not: does the same with the rows from start to
+    end, which have these marks. Returns the number of rows kept so far."""
+    cdef int64_t s
+    cdef int32_t slot
+    for s in range(start, end):
+        if marks[s - start] != SHRINK:
+            slot = order[s]
+            order[s] = order[kept]
+            order[kept] = slot
+            kept += 1
+    return kept

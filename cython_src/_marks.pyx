@@ -10,7 +10,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, STEP, Seen, Visits, begin, look, step
+from _dual cimport SHRINK, STEP, Seen, Visits, begin, look, move_kept, step
 from _dual cimport end as end_visits
 from _sparse cimport TABLE_AHEAD, Ahead, Row, ask_for_entry, look_ahead, value_t
 from _threads cimport count, load, publish, replace, rest
@@ -155,20 +155,6 @@ cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, con
         step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
-cdef inline int64_t move_kept(int32_t* order, const Batch* batch, int64_t kept) noexcept nogil:
-    """Rows before the batch are those that were kept, then those that were not: does the same with the rows of the
-    batch. Returns the number of rows kept so far."""
-    cdef int64_t s
-    cdef int32_t slot
-    for s in range(batch.start, batch.end):
-        if batch.marks[s - batch.start] != SHRINK:
-            slot = order[s]
-            order[s] = order[kept]
-            order[kept] = slot
-            kept += 1
-    return kept
-
-
 def convene(uint8_t[::1] shared):
     """Before a sweep: nothing can be looked at yet."""
     cdef Shared* s = <Shared*>&shared[0]
@@ -214,7 +200,7 @@ def sweep_together(
             sum_tiles(&stepping, batch)
             visit_marked(&stepping, shared, batch, &kind[0])
             if shrink:
-                kept = move_kept(stepping.order, batch, kept)
+                kept = move_kept(stepping.order, &batch.marks[0], batch.start, batch.end, kept)
             if start == active:
                 break
             if not copying:

@@ -7,11 +7,14 @@ cdef extern from *:
     """
     #if defined(__GNUC__) || defined(__clang__)
     #define llsvm_prefetch(address) __builtin_prefetch(address)
+    #define llsvm_prefetch_near(address) __builtin_prefetch(address, 0, 2)
     #else
     #define llsvm_prefetch(address) ((void)0)
+    #define llsvm_prefetch_near(address) ((void)0)
     #endif
     """
     void prefetch "llsvm_prefetch"(const void* address) noexcept nogil
+    void prefetch_near "llsvm_prefetch_near"(const void* address) noexcept nogil  # but not into the nearest cache
 
 cdef enum:
     # How far ahead of the visits rows are asked for: so many bytes, but no more of a row than the machine needs to

@@ -9,7 +9,7 @@ from llsvm.solvers.together import Together
 
 # Stretches of so many rows are tried for so many rounds. They grow until the rows of one take so many times the bytes
 # of w, which is merged and copied after it.
-FIRST_STRETCH, TRIAL, ROWS_BY_W = 64, 4, 8
+FIRST_STRETCH, TRIAL, ROWS_BY_W = 64, 2, 8
 
 
 class Copies(Together):
@@ -21,9 +21,9 @@ class Copies(Together):
         n_threads = min(n_threads, _copies.MOST_THREADS)
         most = int(ROWS_BY_W * 8 * n_features / row_bytes)
         super().__init__(_copies, n_threads, _copies.OFFICE_BYTES, FIRST_STRETCH, most, TRIAL * n_threads)
-        self._copies, self._leavers = np.empty((n_threads, n_features)), np.empty(0, np.int8)
+        self._copies, self._marks = np.empty((n_threads, n_features)), np.empty(0, np.int8)
 
     def prepare(self, table, slots: np.ndarray, w) -> tuple:
-        if len(self._leavers) < len(slots):
-            self._leavers = np.empty(len(slots), np.int8)
-        return self._copies, self._leavers
+        if len(self._marks) < len(slots):
+            self._marks = np.empty(len(slots), np.int8)
+        return self._copies, self._marks

@@ -14,6 +14,7 @@ from llsvm.reader import Resident, shuffle
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
 from llsvm.solvers.parts import Parts
+from llsvm.solvers.together import dual_at, half_square
 
 # From this tolerance up, dual variables are kept in float32 between visits: their rounding (6e-8) is far below it.
 FLOAT32_TOLERANCE, SMALLEST_BOUND = 1e-5, 1e-30
@@ -41,10 +42,6 @@ def parts_of(table: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
     """What threads look at, each on its own, and where in the table that begins, and the last one ends."""
     starts = np.linspace(0, len(table), (PARTS if len(table) > SMALLEST_SHARED else 1) + 1).astype(int).tolist()
     return [table[start:end] for start, end in pairwise(starts)], starts
-
-
-def half_square(w: np.ndarray) -> float:
-    return 0.5 * float(w @ w)
 
 
 class Team:
@@ -161,7 +158,7 @@ class DualCD:
 
     def _dual_at(self, square: float) -> float:
         """The dual value, w.w / 2 being known."""
-        return float(self._state[4] - self._state[5]) - square
+        return dual_at(self._state, square)
 
     def _sweep(self, table, order, active: int, *options, **more) -> int:
         """One visit of rows order[:active] of the table in random order."""

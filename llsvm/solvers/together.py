@@ -10,6 +10,15 @@ GOOD, BAD, SMALLEST_GAIN = 0.8, 0.5, 1e-10
 LINE, MOST_SWEEPS_ALONE = 64, 8
 
 
+def half_square(w: np.ndarray) -> float:
+    return 0.5 * float(w @ w)
+
+
+def dual_at(state: np.ndarray, square: float) -> float:
+    """The dual value, w.w / 2 being known."""
+    return float(state[4] - state[5]) - square
+
+
 class Together:
     """What the ways to do so have in common: how many rows go together, and threads that come late.
 
@@ -32,7 +41,7 @@ class Together:
             return sweep_alone(*arguments)
         table, order, active, count_from, w, *rest = arguments
         state, start, kept, more = rest[-2], 0, 0, self.prepare(table, order[:active], w)
-        dual = _dual(state, w)
+        dual = dual_at(state, half_square(w))
         while start < active and self.rows:
             end, before = active, None
             if self.rows < self._most:
@@ -40,7 +49,7 @@ class Together:
                 slots = order[start:end].copy()
                 before = table["alpha"][slots], w.copy(), state[4:6].copy(), dual
             kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
-            is_small, last, dual = state[10] <= SMALLEST_GAIN * abs(dual), dual, _dual(state, w)
+            is_small, last, dual = state[10] <= SMALLEST_GAIN * abs(dual), dual, dual_at(state, half_square(w))
             if not is_small and not self._judge((dual - last) / state[10]) and before:
                 table["alpha"][slots], w[:], state[4:6], dual = before
             start = end
@@ -86,7 +95,3 @@ def _go_on(sweep_alone, start: int, kept: int, table, order, active: int, *rest)
     state[[8, 9]] += gap, steps
     order[kept:active] = np.concatenate([rows[:kept_later], order[kept:start], rows[kept_later:]])
     return kept + kept_later
-
-
-def _dual(state, w) -> float:
-    return float(state[4] - state[5]) - 0.5 * float(w @ w)
