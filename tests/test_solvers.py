@@ -514,6 +514,13 @@ def test_the_last_pass_only_looks_at_most_rows_and_may_be_wrong_about_it(rows, s
     assert primal(rows, fitted, solver) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-9)
 
 
+@pytest.mark.parametrize("C", [0.1, 0.7])
+def test_the_loss_of_a_certificate_has_the_c_that_was_asked_for(rows, solve, C):
+    """Not the float32 below it, which bounds the dual variables."""
+    fitted = solve("dual", "disk", C=C, tolerance=1e-4)
+    assert primal(rows, fitted, "dual", C=C) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-12)
+
+
 def test_one_thread_waits_for_a_slow_disk_so_that_its_model_is_always_the_same(solve, slow_disk):
     fits = [solve("dual", "disk", threads=1) for _ in range(2)]
     assert slow_disk() == 0

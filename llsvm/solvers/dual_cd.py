@@ -211,7 +211,7 @@ class DualCD:
     def _look_at(self, rows, w, sums: np.ndarray) -> None:
         """Gradients of rows at w; sums becomes their loss, their part of the gap, and squared changes of gradients."""
         problem = self.problem
-        _dual_cd.survey(rows, w, problem.bias, problem.signs, self._box, sums, self._kind)
+        _dual_cd.survey(rows, w, problem.bias, problem.signs, problem.box, sums, self._kind)
 
     def _adopt(self, rows, sums: np.ndarray, w: np.ndarray) -> None:
         """Gives rows the alphas that belong to their gradients; adds sum alpha y x to w, sums becomes that of D."""
