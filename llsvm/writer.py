@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llsvm import __version__, _writer
 from llsvm.arrays import SIZES, VALUE_KINDS, address, empty, type_name, zeros
-from llsvm.core import Block, LlsvmError
+from llsvm.core import Block, LlsvmError, UsageError
 from llsvm.files import partial_name, remove
 from llsvm.frames import (
     FEATURE_IDS,
@@ -27,13 +27,13 @@ from llsvm.frames import (
     frame_checksum,
     payload_room,
 )
-from llsvm.memory import MB
+from llsvm.memory import MB, enough, format_size
 
 MAX_BLOCKS = 4096
 FRAMES_WAITING = 1  # of ids, that are being encoded
 # A chunk is about 1/256 of the data seen so far: small enough for a tight budget, few enough for a huge set.
 CHUNK_SHARE, SMALLEST_CHUNK, LARGEST_CHUNK = 256, 64 << 10, 8 * MB
-OPEN_CHUNKS = 128 * MB
+LEAST_CHUNK, OPEN_CHUNKS, ALWAYS_THERE = 16 << 10, 128 * MB, 64 * MB
 OPEN_FILES = 256
 # Chunks that are being encoded or wait for it or for being written, and chunks' worth of memory set aside for all that.
 # With 6 of them two cores were busy for 1.65 of two seconds, with 12 for 1.75: whoever fills chunks waits less often.
@@ -54,7 +54,7 @@ class Writer:
 
     Row r of the input goes to the block that the seed and r decide, and there into the chunk that is open; a chunk is
     closed when it holds 1/256 of what has been read. So the bytes depend on the input, the seed and the number of
-    blocks (and on a budget below 400 MB), never on threads or timing. The threads of `pool` encode the
+    blocks (and on a budget below 448 MB), never on threads or timing. The threads of `pool` encode the
     chunks and have time for other work.
     """
 
@@ -66,7 +66,12 @@ class Writer:
         self._value_bytes = SIZES[self._kind]
         self._nonzero_bytes = 4 + self._value_bytes
         share = min(OPEN_CHUNKS, memory // 3) // (n_blocks + IN_FLIGHT)
-        self._largest = min(LARGEST_CHUNK, max(SMALLEST_CHUNK // 4, share))
+        self._largest = min(LARGEST_CHUNK, max(LEAST_CHUNK, share))
+        self._most_nonzeros = self._largest // self._nonzero_bytes
+        needed = 3 * LEAST_CHUNK * (n_blocks + IN_FLIGHT)
+        if needed > max(memory, ALWAYS_THERE):
+            raise UsageError(f"-m {n_blocks} is too much for --memory {format_size(memory)}",
+                             f"--memory {enough(needed)} would do, or fewer blocks")
         self._open = [_Chunk(0, 0, self._kind) for _ in range(n_blocks)]
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
@@ -94,11 +99,11 @@ class Writer:
                 block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target,
                 self._addresses, self._sizes,
             )
-            if number >= 0:
+            if number >= 0 and self._sizes[4 * number]:
                 self._close_chunk(number)
                 self._set_target(self.n_nonzeros + int(block.indptr[row]))
-                next_row = int(block.indptr[row + 1] - block.indptr[row]) if row < block.n_rows else 0
-                self._open_chunk(number, next_row)
+            elif number >= 0:
+                self._open_chunk(number, int(block.indptr[row + 1] - block.indptr[row]))
         self.n_rows += block.n_rows
         self.n_nonzeros += block.n_nonzeros
 
@@ -108,12 +113,13 @@ class Writer:
         share = n_nonzeros * self._nonzero_bytes // CHUNK_SHARE
         self._target = min(self._largest, max(SMALLEST_CHUNK, share)) // self._nonzero_bytes
 
-    def _open_chunk(self, number: int, next_row: int) -> None:
-        rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, next_row)
+    def _open_chunk(self, number: int, first_row: int) -> None:
+        """first_row: its nonzeros."""
+        rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, first_row)
         chunk = self._free.pop() if self._free else None
         if chunk is None or len(chunk.codes) < rows or len(chunk.features) < nonzeros:
             # Twice the room, so that it serves again when the target has grown.
-            chunk = _Chunk(2 * rows, max(self._target * 5 // 2, next_row), self._kind)
+            chunk = _Chunk(2 * rows, max(self._target * 5 // 2, first_row), self._kind)
         self._open[number] = chunk
         self._addresses[4 * number : 4 * number + 4] = array("Q", chunk.addresses)
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, rows, nonzeros])
@@ -124,8 +130,11 @@ class Writer:
             future = self.pool.submit(self._encode, self._open[number], rows, nonzeros)
             self._encoding.append((number, rows, nonzeros, self._open[number], future))
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, 0, 0])
-        while len(self._encoding) > ENCODING:
+        while len(self._encoding) > ENCODING or self._nonzeros_in_flight() > IN_FLIGHT * self._most_nonzeros:
             self._write_oldest()
+
+    def _nonzeros_in_flight(self) -> int:
+        return sum(nonzeros for _, _, nonzeros, _, _ in self._encoding)
 
     def _encode(self, chunk: _Chunk, rows: int, nonzeros: int) -> tuple[bytes, float]:
         size = payload_room(rows, nonzeros, self._value_bytes)
@@ -140,7 +149,8 @@ class Writer:
     def _write_oldest(self) -> None:
         number, rows, nonzeros, chunk, future = self._encoding.popleft()
         frame, square = future.result()
-        self._free.append(chunk)
+        if len(chunk.features) <= 5 * self._most_nonzeros // 2:
+            self._free.append(chunk)
         block = self._blocks[number]
         self._append(block.file, frame)
         self._square = max(self._square, square)

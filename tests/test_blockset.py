@@ -19,7 +19,8 @@ from conftest import contents, file_size_limit, half_digest
 from llsvm import _writer
 from llsvm import writer as writing
 from llsvm.blockset import BlockSet, is_block_set
-from llsvm.core import Block, DataError, LlsvmError
+from llsvm.core import Block, DataError, LlsvmError, UsageError
+from llsvm.memory import MB
 from llsvm.split import split_text
 from llsvm.writer import Writer
 
@@ -376,6 +377,23 @@ def test_the_bytes_do_not_depend_on_threads(tmp_path, kind):
     rows = make_rows(kind, np.float32)
     sets = [write(tmp_path / f"{n}.blocks", rows, np.float32, threads=n).path for n in (1, 2, 4)]
     assert contents(sets[0]) == contents(sets[1]) == contents(sets[2])
+
+
+def test_the_bytes_do_not_depend_on_where_the_text_is_cut(tmp_path):
+    rng, sets = np.random.default_rng(5), []
+    rows = [(0, choose(rng, 40000, n).astype(np.int32), rng.normal(size=n).astype(np.float32))
+            for n in rng.integers(1, 16000, 300)]  # fmt: skip
+    for per_block in (1, 7, 300):
+        with Writer(tmp_path / f"{per_block}.blocks", 4, 1, np.float32, 2, 200 * MB) as writer:
+            add_all(writer, rows, np.float32, per_block)
+            sets.append(contents(writer.finish(["1"], [300], in_frames(feature_ids(rows)), [], False)))
+    assert sets[0] == sets[1] == sets[2]
+
+
+def test_more_blocks_than_the_memory_has_room_for_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="-m 4096 is too much"):
+        Writer(tmp_path / "x.blocks", 4096, 1, np.float32, 2, 100 * MB)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_seed_puts_the_rows_elsewhere(tmp_path):
