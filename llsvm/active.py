@@ -85,10 +85,12 @@ class ActiveRows:
         self._resident, self._spare, self._held, self._file, self._end = None, None, 0, None, 0
         self.n_rows, self.alone = 0, True
 
-    def _size(self, segment) -> int:
+    def _row_bytes(self, n_columns: int) -> int:
         # A table and an order of visits, of the group and of every copy.
-        per_row = (1 + self.copies) * (ROW.itemsize + 4) + self._beside + 32 * segment.n_columns
-        return segment.n_bytes + segment.n_rows * per_row
+        return (1 + self.copies) * (ROW.itemsize + 4) + self._beside + 32 * n_columns
+
+    def _size(self, segment) -> int:
+        return segment.n_bytes + segment.n_rows * self._row_bytes(segment.n_columns)
 
     def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None) -> None:
         """Takes copies of these rows, or of those chosen by a mask; alphas[r] are the dual variables of the r-th."""
@@ -126,9 +128,9 @@ class ActiveRows:
         """Keeps a group, which is all there is, where it is."""
         self._resident, self.n_rows = group, len(group.table)
 
-    def has_room(self, n_bytes: int) -> bool:
-        """Whether so many bytes of rows can be appended before any go to the file."""
-        return self._held + n_bytes + 2 * self._segment_bytes <= self.memory
+    def has_room(self, n_rows: int, n_bytes: int) -> bool:
+        """Whether about so many rows of so many bytes can be appended before any go to the file."""
+        return self._held + n_bytes + n_rows * self._row_bytes(0) + 2 * self._segment_bytes <= self.memory
 
     def tables(self) -> list[np.ndarray]:
         """The rows that are in memory, as they can be swept where they are: their dual variables are in the rows."""

@@ -7,7 +7,6 @@ import os
 import time
 import zlib
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +37,8 @@ class BlockSet:
         self.chunk_rows = np.array([n for block in self.blocks for n in block.rows], np.int64)
         self.chunk_nonzeros = np.array([n for block in self.blocks for n in block.nonzeros], np.int64)
         self.chunk_bytes = np.array([n for block in self.blocks for n in block.bytes], np.int64)
-        self.places = [(block.file, place) for block in self.blocks
-                       for place in accumulate(block.bytes[:-1], initial=0) if block.bytes]
-        self.contents = [content for block in self.blocks
-                         for content in zip(block.rows, block.nonzeros, block.checksums, strict=True)]
+        self._checksums = [checksum for block in self.blocks for checksum in block.checksums]
+        self._offsets = np.array([o for block in self.blocks for o in np.cumsum([0, *block.bytes])[:-1]], np.int64)
         if self.chunk_rows.sum() != self.n_rows or self.chunk_nonzeros.sum() != self.n_nonzeros:
             raise DataError(f"{self.path / MANIFEST}: the chunks do not add up to the set", REPAIR)
         if self.header["version"] >= 3:
@@ -77,9 +74,16 @@ class BlockSet:
             offset += size
         return ids
 
+    def place(self, chunk: int) -> tuple[str, int]:
+        """The file of a chunk, and where in it the chunk begins."""
+        return self.blocks[self.chunk_block[chunk]].file, int(self._offsets[chunk])
+
+    def checksum(self, chunk: int) -> str:
+        return self._checksums[chunk]
+
     def ask_for(self, chunk: int) -> None:
         """Tells the system that this chunk will be read soon."""
-        name, place = self.places[chunk]
+        name, place = self.place(chunk)
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError), self._opened(name) as descriptor:
                 os.posix_fadvise(descriptor, place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
@@ -90,7 +94,7 @@ class BlockSet:
 
     def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
         """The compressed bytes of a chunk, at the beginning of room."""
-        name, place = self.places[chunk]
+        name, place = self.place(chunk)
         return self._read(name, place, room[: int(self.chunk_bytes[chunk])])
 
     def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
@@ -124,14 +128,14 @@ class BlockSet:
 
 
 class _Place:
-    """A chunk in an error message."""
+    """A chunk in an error message, which few chunks need."""
 
-    def __init__(self, blocks: BlockSet, chunk: int):
-        self._blocks, self._chunk = blocks, chunk
+    def __init__(self, *place):
+        self._place = place
 
     def __str__(self) -> str:
-        name, place = self._blocks.places[self._chunk]
-        return f"{self._blocks.path / name}, chunk at byte {place}"
+        path, name, offset = self._place
+        return f"{path / name}, chunk at byte {offset}"
 
 
 class Decoder:
@@ -152,8 +156,9 @@ class Decoder:
         blocks, began = self._blocks, time.perf_counter()
         frame = blocks.read_chunk(chunk, self._frame)
         self.read_seconds += time.perf_counter() - began
-        where, (rows, nonzeros, checksum) = _Place(blocks, chunk), blocks.contents[chunk]
-        payload = codec.decompress(frame, checksum, self._payload, where)
+        where = _Place(blocks.path, *blocks.place(chunk))
+        payload = codec.decompress(frame, blocks.checksum(chunk), self._payload, where)
+        rows, nonzeros = int(blocks.chunk_rows[chunk]), int(blocks.chunk_nonzeros[chunk])
         arrays = self._codes[:rows], self._lengths[:rows], self._features[:nonzeros], self._values[:nonzeros]
         if not _blockset.decode(payload, blocks.n_features, blocks.n_labels, *arrays):
             raise DataError(f"{where}: contents and manifest disagree", REPAIR)

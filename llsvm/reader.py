@@ -64,7 +64,8 @@ def groups(order, sizes, rows, most_bytes: int, most_rows: int):
             group, n_bytes, n_rows = [], 0, 0
         group.append(chunk)
         n_bytes, n_rows = n_bytes + sizes[chunk], n_rows + rows[chunk]
-    yield group
+    if group:
+        yield group
 
 
 class Arena:
@@ -239,7 +240,8 @@ class Prefetcher:
         self._most_ahead = min(READ_AHEAD, int(blocks.chunk_bytes.sum()))
         self._sizes = blocks.chunk_bytes.tolist()
         self.bytes_read, self.wait = 0, 0.0
-        self._own, self._decoders = Decoder(blocks), [Decoder(blocks) for _ in range(n_threads)]
+        self._own, self._idle = Decoder(blocks), [Decoder(blocks) for _ in range(n_threads)]
+        self._decoders = self._own, *self._idle
         self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="read")
         self._fillings, self._not_begun = deque(), deque()
         for arena in arenas:
@@ -247,13 +249,15 @@ class Prefetcher:
 
     @property
     def read_seconds(self) -> float:
-        """Of all threads, of which one may be decoding."""
-        return sum(decoder.read_seconds for decoder in [self._own, *self._decoders])
+        """Of all threads."""
+        return sum(decoder.read_seconds for decoder in self._decoders)
 
     def _work(self) -> None:
-        decoder = self._decoders.pop()
-        self._fill_one(decoder)
-        self._decoders.append(decoder)
+        decoder = self._idle.pop()
+        try:
+            self._fill_one(decoder)
+        finally:
+            self._idle.append(decoder)
 
     def _fill_one(self, decoder: Decoder) -> bool:
         """Fills the first arena that nobody fills yet; False if there is none."""

@@ -285,7 +285,7 @@ class FeatureMap:
     """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear.
 
     Ids below 2^24, or below what a third of `memory` holds, are looked up in a table, the others by hashing. Refuses to
-    take more than half of `memory`.
+    double what takes more than half of `memory`, and to take more than three quarters of it.
     """
 
     def __init__(self, memory: int = 1 << 32):
@@ -339,10 +339,12 @@ class FeatureMap:
         return piece.features
 
     def _make_room(self) -> None:
-        if 2 * self.n_bytes > self._memory:
+        rehashing = self._n_hashed >= len(self._hashed_ids) // 2
+        needed = 2 * self.n_bytes if rehashing else self.n_bytes * 4 // 3
+        if needed > self._memory:
             size = format_size(self.n_bytes)
             raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(4 * self.n_bytes)} is needed")
+                             f"at least --memory {enough(2 * needed)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == sum(map(len, self._known)):
@@ -350,7 +352,7 @@ class FeatureMap:
                 self._known[-1] = _enlarged(self._known[-1], 2 * len(self._known[-1]))
             else:
                 self._known.append(empty(IDS_A_FRAME, "q"))
-        if self._n_hashed >= len(self._hashed_ids) // 2:
+        if rehashing:
             self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
             self._hashed_features = zeros(len(self._hashed_ids), "i")
             for first, segment in self._segments():

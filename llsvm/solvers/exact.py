@@ -36,8 +36,8 @@ FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 ALPHAS_TOGETHER = 1 << 15
-# Bytes of an active row that is swept: a course, or, on the way, a second table.
-BESIDE = max(Course.ROW_BYTES, ROW.itemsize) + Copies.ROW_BYTES
+# Bytes of an active row that is swept: a course, or, on the way, a second table and whether it stays.
+BESIDE = max(Course.ROW_BYTES, ROW.itemsize + 1) + Copies.ROW_BYTES
 
 
 class Exact(Streaming):
@@ -136,7 +136,7 @@ class Exact(Streaming):
         rows = arena.rows
         chosen = np.empty(len(rows), bool)
         n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else SAMPLE_MARGIN, chosen.view(np.uint8))
-        if self._start is None and not self._active.has_room(arena.used + n_chosen * ROW.itemsize):
+        if self._start is None and not self._active.has_room(n_chosen, arena.used * n_chosen // max(1, len(rows))):
             self._make_room()
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
 
@@ -149,7 +149,8 @@ class Exact(Streaming):
         self._sweep_all(table, SWEEPS_FOR_ROOM)
         self._keep_alphas(table)
         too_many = choose(table, self._bounds, ROOM_MARGIN, chosen.view(np.uint8)) > MOST_KEPT * len(table)
-        self._active.keep(table, chosen | too_many)
+        chosen |= too_many
+        self._active.keep(table, chosen)
         if too_many:
             self._active.spill()
 
