@@ -30,7 +30,7 @@ SWEEPS, VISITS = 30, 2
 SWEEPS_AT_A_TIME = 3
 # Where active rows fill the memory on the way, they are swept so many times, and those within the margin stay, if they
 # are not more than this part.
-SWEEPS_FOR_ROOM, ROOM_MARGIN, MOST_KEPT = 2, 0.3, 0.8
+SWEEPS_FOR_ROOM, ROOM_MARGIN, MOST_KEPT = 2, 0.3, 0.9
 # Behind this part of the rows they are only looked at, as long as the gap, by those seen, is within this part of -e.
 FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
