@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 from llsvm.core import DataError, UsageError
+from llsvm.features import FeatureMap
 from llsvm.memory import format_size, working
 from llsvm.report import Console
 from llsvm.sources import open_sources
-from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.text import Labels, scan_blocks
 from llsvm.writer import MAX_BLOCKS, Writer
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, Description
+from llsvm.features import FeatureMap
 from llsvm.memory import BUFFERS
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.sources import open_sources
-from llsvm.text import FeatureMap, Labels, scan_blocks, scan_bytes
+from llsvm.text import Labels, scan_blocks, scan_bytes
 
 GROUP_SHARE = 0.06
 

@@ -11,10 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 
 from llsvm import _text
-from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
-from llsvm.core import Block, DataError, UsageError
-from llsvm.frames import IDS_A_FRAME
-from llsvm.memory import enough, format_size
+from llsvm.arrays import VALUE_KINDS, empty, type_name
+from llsvm.core import Block, DataError
 from llsvm.sources import Raw, Source
 
 PIECE = 1 << 20
@@ -23,8 +21,6 @@ LINE_STEP = 1 << 14  # bytes read at a time to complete the last line of a piece
 NEWLINE = 10
 SLACK = 80  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
-DIRECT_LIMIT = 1 << 24
-FEATURE_LIMIT = 2**31 - IDS_A_FRAME
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -281,92 +277,7 @@ def canonical_label(token: bytes) -> str:
     return name
 
 
-class FeatureMap:
-    """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear.
-
-    Ids below 2^24, or below what a third of `memory` holds, are looked up in a table, the others by hashing. Refuses to
-    double what takes more than half of `memory`, and to take more than three quarters of it.
-    """
-
-    def __init__(self, memory: int = 1 << 32):
-        self._memory = memory
-        self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
-        self._direct = zeros(1 << 12, "i")
-        self._hashed_ids = zeros(1 << 10, "q")
-        self._hashed_features = zeros(1 << 10, "i")
-        self._known = [empty(1 << 12, "q")]
-        self.n_features = self._n_hashed = 0
-
-    @property
-    def ids(self) -> memoryview:
-        ids = empty(self.n_features, "q")
-        for first, segment in self._segments():
-            ids[first : first + len(segment)] = segment
-        return ids
-
-    @property
-    def segments(self) -> list[memoryview]:
-        """The ids, not copied, IDS_A_FRAME in each array but the last."""
-        return [segment for _, segment in self._segments()]
-
-    def _segments(self):
-        for number, known in enumerate(self._known):
-            first = number * IDS_A_FRAME
-            yield first, known[: self.n_features - first]
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, *self._known))
-
-    def look_up(self, piece: Piece) -> None:
-        """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
-        count = _text.look_up(piece.ids, piece.features, piece.unknown, self._direct)
-        piece.unknown = piece.unknown[:count]
-
-    def number(self, piece: Piece) -> memoryview:
-        """int32 numbers of the ids of a piece that was looked up."""
-        largest = piece.largest_id
-        if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
-            self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()))
-        done = 0
-        while done < len(piece.unknown):
-            done, self.n_features, self._n_hashed = _text.number(
-                piece.ids, piece.features, piece.unknown, self._direct, self._hashed_ids, self._hashed_features,
-                self._known[-1], (len(self._known) - 1) * IDS_A_FRAME, done, self.n_features, self._n_hashed,
-            )
-            if done < len(piece.unknown):
-                self._make_room()
-        return piece.features
-
-    def _make_room(self) -> None:
-        rehashing = self._n_hashed >= len(self._hashed_ids) // 2
-        needed = 2 * self.n_bytes if rehashing else self.n_bytes * 4 // 3
-        if needed > self._memory:
-            size = format_size(self.n_bytes)
-            raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(2 * needed)} is needed")
-        if self.n_features == FEATURE_LIMIT:
-            raise DataError(f"more than {FEATURE_LIMIT} different features")
-        if self.n_features == sum(map(len, self._known)):
-            if len(self._known[-1]) < IDS_A_FRAME:
-                self._known[-1] = _enlarged(self._known[-1], 2 * len(self._known[-1]))
-            else:
-                self._known.append(empty(IDS_A_FRAME, "q"))
-        if rehashing:
-            self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
-            self._hashed_features = zeros(len(self._hashed_ids), "i")
-            for first, segment in self._segments():
-                _text.fill_hash(segment, first, len(self._direct), self._hashed_ids, self._hashed_features)
-
-
-def _enlarged(numbers: memoryview, size: int) -> memoryview:
-    """Zeros behind it take no memory before they are used."""
-    larger = zeros(size, numbers.format)
-    larger[: len(numbers)] = numbers
-    return larger
-
-
-def scan_blocks(sources, labels: Labels, features: FeatureMap, threads: int = 1, **options):
+def scan_blocks(sources, labels: Labels, features, threads: int = 1, **options):
     """Yields numbered Blocks in the order of the text, valid until the next is asked for."""
     for piece in scan_pieces(sources, threads, then=features.look_up, **options):
         yield Block(labels.encode(piece), piece.indptr, features.number(piece), piece.values)

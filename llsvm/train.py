@@ -16,11 +16,12 @@ import numpy as np
 from llsvm import __version__, memory, reader, solvers
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order
+from llsvm.features import FeatureMap
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
 from llsvm.stream import ResidentStream, SetStream, TextStream
-from llsvm.text import FeatureMap, Labels, scan_blocks
+from llsvm.text import Labels, scan_blocks
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16

@@ -84,8 +84,9 @@ def run_stream(path, threads, read_alone):
 
 def scan_text(path, threads):
     from llsvm import memory
+    from llsvm.features import FeatureMap
     from llsvm.sources import open_sources
-    from llsvm.text import FeatureMap, Labels, scan_blocks
+    from llsvm.text import Labels, scan_blocks
 
     began, working = time.perf_counter(), memory.working(memory.usable() // 2)
     for _ in scan_blocks(open_sources([path]), Labels(), FeatureMap(working), threads, memory=working):

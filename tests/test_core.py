@@ -21,7 +21,7 @@ LEVELS = [
     {"__init__"},
     {"core", "arrays"},
     {"memory", "files", "sources", "frames"},
-    {"text", "blockset", "writer", "model", "alphas", "report"},
+    {"text", "features", "blockset", "writer", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
     {"active", "stream", "predict"},
     {"solvers"},
