@@ -94,11 +94,11 @@ class Exact(Streaming):
         """Solves the sample, whose dual variables are then forgotten."""
         if not len(self._sample):
             return
-        rows_left = self._rows_of(self._sample)
+        rows_left = int(self.blocks.chunk_rows[self._sample].sum())
         while rows_left:
-            arena, group = self._reader.next()
+            arena, _ = self._reader.next()
             self._active.append(arena.rows, np.empty((arena.n_rows, 0)))
-            rows_left -= self._rows_of(group)
+            rows_left -= arena.n_rows
             self._reader.release(arena)
         for group in self._active.groups():
             order, visits = np.arange(len(group.table), dtype=np.int32), 0

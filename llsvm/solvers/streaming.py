@@ -25,7 +25,6 @@ class Streaming(DualCD):
     """
 
     _n_active = 0  # rows that are swept between passes
-    _visited = False  # all rows, once or more
 
     def __init__(self, problem, blocks):
         super().__init__(problem)
@@ -91,22 +90,21 @@ class Streaming(DualCD):
     def _other_way(self) -> str:
         return ""
 
-    def _rows_of(self, group) -> int:
-        return int(self.blocks.chunk_rows[group].sum())
-
     def _begin_visit(self, arena: Arena, group) -> None:
         """Gives the rows of a group their alphas."""
-        alphas, place = arena.rows["alpha"], 0
-        for chunk in group:
-            start, end = self._starts[chunk : chunk + 2]
-            alphas[place : place + end - start] = self._alphas.read(start, end - start)
-            place += end - start
+        for alphas, start in self._runs(arena, group):
+            alphas[:] = self._alphas.read(start, len(alphas))
 
     def _end_visit(self, arena: Arena, group) -> None:
+        for alphas, start in self._runs(arena, group):
+            self._alphas.write(start, alphas)
+
+    def _runs(self, arena: Arena, group):
+        """Of every chunk of a group: (the alphas of its rows, the number of its first row in the set)."""
         alphas, place = arena.rows["alpha"], 0
         for chunk in group:
             start, end = self._starts[chunk : chunk + 2]
-            self._alphas.write(start, alphas[place : place + end - start])
+            yield alphas[place : place + end - start], start
             place += end - start
 
     def passes(self):
@@ -115,8 +113,7 @@ class Streaming(DualCD):
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
             snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
-            loss = self._pass(snapshot)
-            self._visited = True
+            loss = self._pass(snapshot, number == 1)
             if snapshot is not None:
                 self._certify(snapshot, loss)
             snapshot = None  # makes room for a Course
@@ -128,7 +125,7 @@ class Streaming(DualCD):
             estimate = min(met.relative_gap, stats.gap)
             yield stats
 
-    def _pass(self, snapshot: np.ndarray | None) -> float:
+    def _pass(self, snapshot: np.ndarray | None, first: bool) -> float:
         """Visits all rows; returns the loss at this w, with which the pass began.
 
         As long as that w seems good enough, rows are only looked at."""
@@ -140,7 +137,7 @@ class Streaming(DualCD):
                 pass
             arena, group = self._reader.next()
             rows_left -= arena.n_rows
-            if self._visited:  # until then all alphas are 0
+            if not first:  # before, all alphas are 0
                 self._begin_visit(arena, group)
             if snapshot is not None:
                 self._look_at(arena.rows, snapshot, sums)
