@@ -102,6 +102,11 @@ class Certificate:
     primal: float
     dual: float
 
+    @classmethod
+    def estimate(cls, met: float, dual: float) -> Certificate:
+        """With the losses met on the way, which may be less than those at the w that all the steps led to."""
+        return cls(max(met, dual), dual)
+
     @property
     def gap(self) -> float:
         """Infinite where the dual is no number, or further above the primal than rounding takes it."""

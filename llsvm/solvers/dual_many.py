@@ -107,7 +107,7 @@ class Machine(DualMachine):
     def met(self) -> Certificate:
         """The objectives with the losses met in the pass."""
         square = half_square(self.w)
-        return Certificate(square + float(self._state[6]), self._dual_at(square))
+        return Certificate.estimate(square + float(self._state[6]), self._dual_at(square))
 
     def end_look(self, loss: float) -> Certificate:
         self._certify(self._seen_w, loss)

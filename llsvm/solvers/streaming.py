@@ -25,6 +25,7 @@ class Streaming(DualCD):
     """
 
     _n_active = 0  # rows that are swept between passes
+    _is_first = True  # this pass
 
     def __init__(self, problem, blocks):
         super().__init__(problem)
@@ -113,7 +114,8 @@ class Streaming(DualCD):
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
             snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
-            loss = self._pass(snapshot, number == 1)
+            loss = self._pass(snapshot)
+            self._is_first = False
             if snapshot is not None:
                 self._certify(snapshot, loss)
             snapshot = None  # makes room for a Course
@@ -125,7 +127,7 @@ class Streaming(DualCD):
             estimate = min(met.relative_gap, stats.gap)
             yield stats
 
-    def _pass(self, snapshot: np.ndarray | None, first: bool) -> float:
+    def _pass(self, snapshot: np.ndarray | None) -> float:
         """Visits all rows; returns the loss at this w, with which the pass began.
 
         As long as that w seems good enough, rows are only looked at."""
@@ -137,7 +139,7 @@ class Streaming(DualCD):
                 pass
             arena, group = self._reader.next()
             rows_left -= arena.n_rows
-            if not first:  # before, all alphas are 0
+            if not self._is_first:  # until then all alphas are 0
                 self._begin_visit(arena, group)
             if snapshot is not None:
                 self._look_at(arena.rows, snapshot, sums)
@@ -155,7 +157,7 @@ class Streaming(DualCD):
         """The objectives with the losses met in the pass, if it visited all rows."""
         square = half_square(self.w)
         loss = float(self._state[6]) if self._state[7] == self.blocks.n_rows else np.inf
-        return Certificate(square + loss, self._dual_at(square))
+        return Certificate.estimate(square + loss, self._dual_at(square))
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
