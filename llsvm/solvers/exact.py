@@ -28,9 +28,11 @@ LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 SWEEPS, VISITS = 30, 2
 # Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
 SWEEPS_AT_A_TIME = 3
-# Where active rows fill the memory on the way, they are swept so many times, and those within the margin stay, if they
-# are not more than this part.
-SWEEPS_FOR_ROOM, ROOM_MARGIN, MOST_KEPT = 2, 0.3, 0.9
+# Where active rows fill the memory on the way, they are swept so many times, and those within the first of these margins
+# stay that are not more than this part.
+SWEEPS_FOR_ROOM, ROOM_MARGINS, MOST_KEPT = 2, (0.3, 0.1, 0.05), 0.9
+# Of a group, in the first pass, whose w is a bad one.
+FIRST_VISITS = 2
 # Behind this part of the rows they are only looked at, as long as the gap, by those seen, is within this part of -e.
 FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
@@ -129,7 +131,10 @@ class Exact(Streaming):
             return
         order = self._order[: arena.n_rows]
         order[:] = np.arange(arena.first_slot, arena.first_slot + arena.n_rows)
-        self._sweep(self._table, order, len(order), together=False)  # other threads read meanwhile
+        count_from = 0
+        for _ in range(FIRST_VISITS if self._is_first else 1):
+            self._sweep(self._table, order, len(order), count_from, together=False)  # other threads read meanwhile
+            count_from = len(self._table)
 
     def _after_visit(self, arena: Arena) -> None:
         """Copies the active rows."""
@@ -141,14 +146,17 @@ class Exact(Streaming):
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
 
     def _make_room(self) -> None:
-        """Sweeps the active rows in memory, so that those that are no longer active leave; if too few do, all go to the
-        file."""
+        """Sweeps the active rows in memory, so that those that are no longer active leave, and those that are least so; if
+        too few do, all go to the file."""
         if not (tables := self._active.tables()):
             return
         table, chosen = joined(tables), np.empty(sum(map(len, tables)), bool)
         self._sweep_all(table, SWEEPS_FOR_ROOM)
         self._keep_alphas(table)
-        too_many = choose(table, self._bounds, ROOM_MARGIN, chosen.view(np.uint8)) > MOST_KEPT * len(table)
+        for margin in ROOM_MARGINS:
+            too_many = choose(table, self._bounds, margin, chosen.view(np.uint8)) > MOST_KEPT * len(table)
+            if not too_many:
+                break
         chosen |= too_many
         self._active.keep(table, chosen)
         if too_many:
