@@ -152,12 +152,12 @@ class Exact(Streaming):
             return
         table, chosen = joined(tables), np.empty(sum(map(len, tables)), bool)
         self._sweep_all(table, SWEEPS_FOR_ROOM)
-        self._keep_alphas(table)
         for margin in ROOM_MARGINS:
             too_many = choose(table, self._bounds, margin, chosen.view(np.uint8)) > MOST_KEPT * len(table)
             if not too_many:
                 break
         chosen |= too_many
+        self._keep_alphas(table.take(np.flatnonzero(~chosen)))
         self._active.keep(table, chosen)
         if too_many:
             self._active.spill()
