@@ -13,7 +13,7 @@ from llsvm import _dual_cd, train
 from llsvm.core import Description
 from llsvm.reader import Resident
 from llsvm.solvers import dual_cd
-from llsvm.solvers.dual_cd import Course
+from llsvm.solvers.dual_cd import Course, Pace
 
 SOLVERS = pytest.mark.parametrize("solver", ["dual", "dual-l2"])
 NUMBERS = {"dual": 3, "dual-l2": 1}  # LIBLINEAR's
@@ -142,7 +142,7 @@ def test_w_and_the_dual_value_are_those_of_the_alphas_however_they_go_on(solver,
     swept, gone = Swept(solver, C=C), 0
     slots = np.arange(len(swept.y), dtype=np.int32)
     for _ in range(4):
-        course = Course(slots)
+        course = Course(slots, Pace())
         for number in range(10):
             swept.sweep(slots[number % 2 :])  # not every row of a course is swept
             gone += swept.sweep_done(course)
@@ -151,10 +151,11 @@ def test_w_and_the_dual_value_are_those_of_the_alphas_however_they_go_on(solver,
     assert C == 0.01 or gone
 
 
-def begun_course(swept):
+def begun_course(swept, farthest=Pace.FARTHEST):
     """A course of all rows that is about to go on; the alphas of its beginning."""
-    slots = np.arange(len(swept.y), dtype=np.int32)
-    course = Course(slots)
+    slots, pace = np.arange(len(swept.y), dtype=np.int32), Pace()
+    pace.farthest = farthest
+    course = Course(slots, pace)
     for number in range(1, 2 * Course.SWEEPS):
         swept.sweep(slots)
         assert not swept.sweep_done(course)
@@ -165,10 +166,9 @@ def begun_course(swept):
 
 
 @SOLVERS
-def test_alphas_go_on_to_where_the_dual_value_is_largest(solver, monkeypatch):
-    monkeypatch.setattr(Course, "FARTHEST", np.inf)
+def test_alphas_go_on_to_where_the_dual_value_is_largest(solver):
     swept = Swept(solver, C=50.0)
-    course, before = begun_course(swept)
+    course, before = begun_course(swept, np.inf)
     now, change = swept.alpha, swept.alpha - before
     share = scipy.optimize.minimize_scalar(lambda s: -swept.dual(now + s * change), (0, 10)).x
     assert share > 0.1
@@ -178,13 +178,34 @@ def test_alphas_go_on_to_where_the_dual_value_is_largest(solver, monkeypatch):
     swept.assert_consistent()
 
 
-def test_alphas_go_no_farther_than_so_many_times_their_way(monkeypatch):
-    monkeypatch.setattr(Course, "FARTHEST", 0.05)
+def test_alphas_go_no_farther_than_so_many_times_their_way():
     swept = Swept("dual", C=50.0)
-    course, before = begun_course(swept)
+    course, before = begun_course(swept, 0.05)
     now = swept.alpha
     assert swept.sweep_done(course)
     np.testing.assert_allclose(swept.alpha, np.clip(now + 0.05 * (now - before), 0, swept.bound), atol=1e-12)
+
+
+@pytest.mark.parametrize("harm", [False, True])
+def test_the_next_sweep_decides_how_far_courses_go(harm):
+    """Whether D is above what it was before the alphas went on."""
+    swept = Swept("dual", C=50.0)
+    course, _ = begun_course(swept, 5.0)
+    before = swept.dual(swept.alpha)
+    assert swept.sweep_done(course)
+    swept.sweep(np.arange(len(swept.y)))
+    if harm:
+        swept.state[4] -= swept.dual(swept.alpha) - before + 1
+    assert not swept.sweep_done(course)
+    assert course._pace.farthest == 5.0 * (Pace.SLOWER if harm else Pace.FASTER)
+
+
+def test_a_course_never_goes_farther_than_the_first_did():
+    pace = Pace()
+    for gain in (1.0, -1.0, 0.0, 1.0, 1.0, 1.0, 1.0):
+        pace.judge(gain)
+        assert pace.farthest <= Pace.FARTHEST
+    assert pace.farthest == Pace.FARTHEST
 
 
 @SOLVERS
@@ -192,7 +213,7 @@ def test_alphas_go_no_farther_than_so_many_times_their_way(monkeypatch):
 def test_alphas_that_did_not_change_do_not_go_on(solver, n_slots):
     swept = Swept(solver)
     swept.sweep(np.arange(len(swept.y)))
-    course, w, alpha = Course(np.arange(n_slots, dtype=np.int32)), swept.w.copy(), swept.alpha
+    course, w, alpha = Course(np.arange(n_slots, dtype=np.int32), Pace()), swept.w.copy(), swept.alpha
     for _ in range(3 * Course.SWEEPS):
         assert not swept.sweep_done(course)
     assert (swept.w == w).all() and (swept.alpha == alpha).all() and np.isfinite(swept.state[2:]).all()

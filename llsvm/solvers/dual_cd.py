@@ -82,27 +82,50 @@ class Team:
         self._pool.shutdown()
 
 
+class Pace:
+    """How far a Course may go on at a time, as so many times the way so far.
+
+    Alphas that are put back into the box take D down, and the next sweep up again. Where it does not reach what D was
+    before, all Courses of a solver go on less far from then on, until they have gained by it.
+    """
+
+    FARTHEST, SLOWER, FASTER = 20.0, 0.5, 1.2
+
+    def __init__(self):
+        self.farthest = self.FARTHEST
+
+    def judge(self, gain: float) -> None:
+        """What D has gained by a step and a sweep."""
+        self.farthest = min(self.FARTHEST, self.farthest * (self.FASTER if gain >= 0 else self.SLOWER))
+
+
 class Course:
     """The way that the alphas of some rows take over several sweeps, on which they go on as far as D grows.
 
     Sweeps of rows whose alphas are free change them little by little, and in the end always the same way.
     """
 
-    SWEEPS, FARTHEST, ROW_BYTES = 3, 20.0, 12
+    SWEEPS, ROW_BYTES = 3, 12
 
-    def __init__(self, slots: np.ndarray):
+    def __init__(self, slots: np.ndarray, pace: Pace):
         self._slots, self._before, self._w, self._sweeps = slots, np.empty(len(slots)), None, 0
+        self._pace, self._dual = pace, None
 
-    def sweep_done(self, table, w, problem, box, *rest) -> bool:
+    def sweep_done(self, table, w, problem, box, round_alpha: bool, state, kind) -> bool:
         """True if alphas, w and state have gone on."""
         self._sweeps += 1
+        if self._dual is not None:
+            self._pace.judge(dual_at(state, half_square(w)) - self._dual)
+            self._dual = None
         if self._sweeps % self.SWEEPS:
             return False
         share = self._turn_back(table, w, problem, box) if self._w is not None else 0.0
         if share > 0:
+            self._dual = dual_at(state, half_square(w))
             self._w *= -share
             w += self._w
-            _dual_cd.go_on(table, self._slots, self._before, share, w, problem.bias, problem.signs, box, *rest)
+            _dual_cd.go_on(table, self._slots, self._before, share, w, problem.bias, problem.signs, box, round_alpha,
+                           state, kind)
         _dual_cd.read_alphas(table, self._slots, self._before)
         self._w = w.copy() if self._w is None else self._w
         self._w[:] = w
@@ -113,7 +136,7 @@ class Course:
         self._w -= w
         slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, problem.signs, box)
         slope, curvature = slope + float(w @ self._w), curvature + float(self._w @ self._w)
-        return min(slope / curvature, self.FARTHEST) if curvature > 0 else 0.0
+        return min(slope / curvature, self._pace.farthest) if curvature > 0 else 0.0
 
 
 class DualCD:
@@ -129,7 +152,7 @@ class DualCD:
         self.w = np.zeros(problem.n_features + 1)
         self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self._state, self._team = np.zeros(11), None
+        self._state, self._team, self._pace = np.zeros(11), None, Pace()
         self._counter = 0
 
     @property
@@ -334,7 +357,7 @@ class Shrinking(DualCD):
         for start, count in zip(starts, run(select, parts, starts), strict=False):
             self._order[self._n_active : self._n_active + count] = self._order[start : start + count]
             self._n_active += count
-        self._fresh, self._visited, self._course = True, 0, Course(self._order[: self._n_active].copy())
+        self._fresh, self._visited, self._course = True, 0, Course(self._order[: self._n_active].copy(), self._pace)
 
     def _end_sample(self, table, loss: float, run=map) -> None:
         """After the first survey, which found this loss: the alphas that belong to w, if it is good for all rows."""

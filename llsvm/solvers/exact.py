@@ -28,8 +28,8 @@ LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 SWEEPS, VISITS = 30, 2
 # Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
 SWEEPS_AT_A_TIME = 3
-# Where active rows fill the memory on the way, they are swept so many times, and those within the first of these margins
-# stay that are not more than this part.
+# Where active rows fill the memory on the way, they are swept so many times, and those within a margin stay: the first
+# of these that leaves no more than this part.
 SWEEPS_FOR_ROOM, ROOM_MARGINS, MOST_KEPT = 2, (0.3, 0.1, 0.05), 0.9
 # Of a group, in the first pass, whose w is a bad one.
 FIRST_VISITS = 2
@@ -146,7 +146,7 @@ class Exact(Streaming):
         self._active.append(rows, np.empty((n_chosen, 0)), chosen)
 
     def _make_room(self) -> None:
-        """Sweeps the active rows in memory, so that those that are no longer active leave, and those that are least so; if
+        """Sweeps the active rows in memory, so that those leave that are no longer active or, if need be, hardly so; if
         too few do, all go to the file."""
         if not (tables := self._active.tables()):
             return
@@ -220,7 +220,7 @@ class Exact(Streaming):
     def _sweep_on(self, table, sweeps: int) -> None:
         """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
         order = np.arange(len(table), dtype=np.int32)
-        course = Course(order.copy())
+        course = Course(order.copy(), self._pace)
         for left in range(sweeps, 0, -1):
             self._sweep(table, order, len(order), len(table))
             if self._state[8] <= self._little(len(table)):
