@@ -31,7 +31,7 @@ SWEEPS_AT_A_TIME = 3
 # Where active rows fill the memory on the way, they are swept so many times, and those within a margin stay: the first
 # of these that leaves no more than this part.
 SWEEPS_FOR_ROOM, ROOM_MARGINS, MOST_KEPT = 2, (0.3, 0.1, 0.05), 0.9
-# Of a group, in the first pass, whose w is a bad one.
+# Of a group in the first pass, where all rows share a bias.
 FIRST_VISITS = 2
 # Behind this part of the rows they are only looked at, as long as the gap, by those seen, is within this part of -e.
 FIRST_LOOK, ENOUGH = 1 / 16, 0.8
@@ -132,7 +132,7 @@ class Exact(Streaming):
         order = self._order[: arena.n_rows]
         order[:] = np.arange(arena.first_slot, arena.first_slot + arena.n_rows)
         count_from = 0
-        for _ in range(FIRST_VISITS if self._is_first else 1):
+        for _ in range(FIRST_VISITS if self._is_first and self.problem.bias else 1):
             self._sweep(self._table, order, len(order), count_from, together=False)  # other threads read meanwhile
             count_from = len(self._table)
 
