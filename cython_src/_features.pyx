@@ -84,17 +84,18 @@ def number(
     return j, n_known, n_hashed
 
 
-def fill_hash(
-    const int64_t[::1] known, int64_t first, int64_t limit, int64_t[::1] hashed_ids, int32_t[::1] hashed_features
+def rehash(
+    const int64_t[::1] hashed_ids, const int32_t[::1] hashed_features, int64_t[::1] larger_ids,
+    int32_t[::1] larger_features
 ):
-    """Puts the numbers, from `first` on, of all known ids from `limit` up into a hash table with room for them."""
+    """Puts all ids of a hash table and their numbers into a larger one."""
     cdef Py_ssize_t k
-    cdef uint64_t mask = hashed_ids.shape[0] - 1, slot
+    cdef uint64_t mask = larger_ids.shape[0] - 1, slot
     with nogil:
-        for k in range(known.shape[0]):
-            if known[k] >= limit:
-                slot = slot_of(known[k]) & mask
-                while hashed_ids[slot] != 0:
+        for k in range(hashed_ids.shape[0]):
+            if hashed_ids[k] != 0:
+                slot = slot_of(hashed_ids[k]) & mask
+                while larger_ids[slot] != 0:
                     slot = (slot + 1) & mask
-                hashed_ids[slot] = known[k]
-                hashed_features[slot] = <int32_t>(first + k)
+                larger_ids[slot] = hashed_ids[k]
+                larger_features[slot] = hashed_features[k]

@@ -26,24 +26,30 @@ class FeatureMap:
         self._hashed_ids = zeros(1 << 10, "q")
         self._hashed_features = zeros(1 << 10, "i")
         self._known = [empty(1 << 12, "q")]
-        self.n_features = self._n_hashed = 0
+        self.n_features = self._n_hashed = self._n_taken = 0
 
     @property
     def ids(self) -> memoryview:
         ids = empty(self.n_features, "q")
-        for first, segment in self._segments():
-            ids[first : first + len(segment)] = segment
+        for number, segment in enumerate(self.segments):
+            ids[number * IDS_A_FRAME : number * IDS_A_FRAME + len(segment)] = segment
         return ids
 
     @property
     def segments(self) -> list[memoryview]:
-        """The ids, not copied, IDS_A_FRAME in each array but the last."""
-        return [segment for _, segment in self._segments()]
+        """The ids that were not taken, not copied, IDS_A_FRAME in each array but the last."""
+        return [*self._known[:-1], self._known[-1][: self.n_features - self._first_of_last]]
 
-    def _segments(self):
-        for number, known in enumerate(self._known):
-            first = number * IDS_A_FRAME
-            yield first, known[: self.n_features - first]
+    def take_full_segments(self) -> list[memoryview]:
+        """Those of `segments` to which none will be added. They are forgotten, so that their memory serves again."""
+        taken, self._known = self._known[:-1], self._known[-1:]
+        self._n_taken += len(taken) * IDS_A_FRAME
+        return taken
+
+    @property
+    def _first_of_last(self) -> int:
+        """The number of the first feature whose id is in the last segment."""
+        return self._n_taken + (len(self._known) - 1) * IDS_A_FRAME
 
     @property
     def n_bytes(self) -> int:
@@ -63,7 +69,7 @@ class FeatureMap:
         while done < len(piece.unknown):
             done, self.n_features, self._n_hashed = _features.number(
                 piece.ids, piece.features, piece.unknown, self._direct, self._hashed_ids, self._hashed_features,
-                self._known[-1], (len(self._known) - 1) * IDS_A_FRAME, done, self.n_features, self._n_hashed,
+                self._known[-1], self._first_of_last, done, self.n_features, self._n_hashed,
             )
             if done < len(piece.unknown):
                 self._make_room()
@@ -78,16 +84,15 @@ class FeatureMap:
                              f"at least --memory {enough(2 * needed)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
-        if self.n_features == sum(map(len, self._known)):
+        if self.n_features == self._first_of_last + len(self._known[-1]):
             if len(self._known[-1]) < IDS_A_FRAME:
                 self._known[-1] = _enlarged(self._known[-1], 2 * len(self._known[-1]))
             else:
                 self._known.append(empty(IDS_A_FRAME, "q"))
         if rehashing:
-            self._hashed_ids = zeros(2 * len(self._hashed_ids), "q")
-            self._hashed_features = zeros(len(self._hashed_ids), "i")
-            for first, segment in self._segments():
-                _features.fill_hash(segment, first, len(self._direct), self._hashed_ids, self._hashed_features)
+            ids, features = zeros(2 * len(self._hashed_ids), "q"), zeros(2 * len(self._hashed_ids), "i")
+            _features.rehash(self._hashed_ids, self._hashed_features, ids, features)
+            self._hashed_ids, self._hashed_features = ids, features
 
 
 def _enlarged(numbers: memoryview, size: int) -> memoryview:

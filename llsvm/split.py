@@ -28,7 +28,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
                              memory=allowed, pool=writer.pool)
         for block in blocks:
             writer.add(block)
-            writer.add_ids(features.segments)
+            writer.add_ids(features.take_full_segments())
             console.bar("splitting", sum(source.position for source in sources), total)
         console.end()
         if writer.n_rows == 0:

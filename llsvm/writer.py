@@ -176,11 +176,10 @@ class Writer:
             file.close()
         self._files.clear()
 
-    def add_ids(self, feature_ids, last: bool = False) -> None:
-        """Encodes what is new of the ids of all features so far, given in arrays of IDS_A_FRAME; unless it is the last,
-        an array with fewer is left to finish()."""
-        for ids in feature_ids[self._n_features // IDS_A_FRAME :]:
-            if not len(ids) or (len(ids) < IDS_A_FRAME and not last):
+    def add_ids(self, feature_ids) -> None:
+        """Encodes the ids of the next features, in arrays of IDS_A_FRAME; only the last of all may have fewer."""
+        for ids in feature_ids:
+            if not len(ids):
                 break
             self._id_frames.append(self.pool.submit(_encode_ids, ids))
             self._n_features += len(ids)
@@ -195,8 +194,8 @@ class Writer:
         self._ids["checksums"].append(frame_checksum(frame))
 
     def finish(self, names: list[str], counts, feature_ids, sources: list[dict], zero_based: bool) -> Path:
-        """Closes every chunk, writes the manifest and moves the set into place."""
-        self.add_ids(feature_ids, last=True)
+        """Closes every chunk, writes the manifest and moves the set into place. feature_ids: those still to be added."""
+        self.add_ids(feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
         while self._encoding:

@@ -201,12 +201,14 @@ def in_frames(ids) -> list:
 
 
 def write_ids(path, ids, calls=()) -> BlockSet:
-    """A set of one row and these ids, of which so many were told before the end."""
+    """A set of one row and these ids, of which so many frames were told at a time before the end."""
+    frames = in_frames(ids)
     with Writer(path, 2, 1, np.float32, 2, 1 << 30) as writer:
         add_all(writer, [ROW], np.float32)
         for n in calls:
-            writer.add_ids(in_frames(ids[:n]))
-        writer.finish(["a"], [1], in_frames(ids), [], False)
+            writer.add_ids(frames[:n])
+            frames = frames[n:]
+        writer.finish(["a"], [1], frames, [], False)
     return BlockSet(path)
 
 
@@ -229,7 +231,7 @@ def test_ids_are_stored_as_frames_of_byte_planes(tmp_path, n, largest):
 
 def test_it_does_not_matter_when_ids_are_told(tmp_path):
     ids = np.random.default_rng(1).integers(1, 2**40, 1_200_000)
-    calls = [(), [0, 5, 2**18 - 1, 2**18, 2**18 + 1, 800_000, 800_000], [1_200_000]]
+    calls = [(), [0, 1, 0, 2], [5]]
     sets = [write_ids(tmp_path / f"{k}.blocks", ids, told).path for k, told in enumerate(calls)]
     assert contents(sets[0]) == contents(sets[1]) == contents(sets[2])
 

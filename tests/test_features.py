@@ -86,3 +86,19 @@ def test_ids_come_in_segments_too(n):
     assert np.array_equal(features.ids, ids)
     assert np.array_equal(np.concatenate(features.segments), ids)
     assert [len(segment) for segment in features.segments[:-1]] == [2**18] * (len(features.segments) - 1)
+
+
+def test_segments_that_were_taken_are_forgotten():
+    ids = np.random.default_rng(1).permutation(np.arange(1, 700_001) * 2**20)
+    features, taken = FeatureMap(), []
+    for part in np.array_split(ids, 70):
+        for again in part, part[::-1]:
+            piece = piece_of(again.tolist())
+            features.look_up(piece)
+            features.number(piece)
+        taken += features.take_full_segments()
+    assert [len(segment) for segment in taken] == [2**18] * 2
+    assert np.array_equal(np.concatenate([*taken, *features.segments]), ids)
+    piece = piece_of(ids.tolist())
+    features.look_up(piece)
+    assert np.array_equal(features.number(piece), np.arange(len(ids)))
