@@ -160,12 +160,12 @@ cdef inline int label_code(
         hashed = (hashed ^ text[start + k]) * <uint64_t>1099511628211
     hashed ^= hashed >> 29
     while True:
-        code = slots[hashed & mask]
+        code = slots[hashed & mask] - 1
         if code < 0:
             if n_labels[0] == tokens.shape[0]:
                 return -1
             code = n_labels[0]
-            slots[hashed & mask] = code
+            slots[hashed & mask] = code + 1
             tokens[code, 0] = start
             tokens[code, 1] = length
             tokens[code, 2] = 0
@@ -444,10 +444,10 @@ cdef tuple scan_values(
             fault = scan_lines(
                 &text[0], text.shape[0], zero_based, ids, values, ends, codes, tokens, slots, counts, &where)
             if fault:
-                slots[:] = -1
+                slots[:] = 0
             else:
                 for code in range(counts[2]):
-                    slots[tokens[code, 3]] = -1
+                    slots[tokens[code, 3]] = 0
     return fault, where, counts[0], counts[1], counts[2], counts[3]
 
 
@@ -458,7 +458,7 @@ def scan(
     """Scans whole lines: row r has ids and values [ends[r], ends[r + 1]), ascending, and the label tokens[codes[r]].
 
     ids hold 1-based numbers. tokens[c] = (start in text, length, rows with this label, its slot). slots, a hash table,
-    must be filled with -1, and is again at the end.
+    must be filled with 0, and is again at the end.
     Returns (fault, position of the fault, rows, lines, labels, largest id); rows before a fault are complete.
     """
     if memoryview(values).itemsize == sizeof(float):

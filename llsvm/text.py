@@ -6,13 +6,13 @@ import codecs
 import re
 from array import array
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 
 from llsvm import _text
-from llsvm.arrays import VALUE_KINDS, empty, type_name
+from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
 from llsvm.core import Block, DataError
+from llsvm.pool import Pool
 from llsvm.sources import Raw, Source
 
 PIECE = 1 << 20
@@ -40,15 +40,13 @@ FAULTS = {
 
 
 class Piece:
-    """A run of whole lines and, after scan(), its rows; the arrays are reused by a later piece."""
+    """A run of whole lines and, after scan(), its rows; the arrays, made by whoever needs them first, are reused by a
+    later piece."""
 
     def __init__(self, size: int, zero_based: bool, dtype):
-        self.zero_based, self.type = zero_based, type_name(dtype)
-        self.text = bytearray(size)
-        self._tokens = empty(4 * LABEL_LIMIT, "q")
-        self._slots = empty(1 << 17, "i")
-        self._slots.cast("B")[:] = b"\xff" * self._slots.nbytes
-        self._allocate()
+        self._least, self.zero_based, self.type = size, zero_based, type_name(dtype)
+        self.text, self._ids = bytearray(), empty(0, "q")
+        self._tokens, self._slots = empty(4 * LABEL_LIMIT, "q"), zeros(1 << 17, "i")
 
     def _allocate(self) -> None:
         size = len(self.text)
@@ -60,13 +58,16 @@ class Piece:
 
     def reserve(self, size: int) -> None:
         """Room for so many bytes of text."""
-        if len(self.text) < size + SLACK:
-            self.text.extend(bytes(size + SLACK - len(self.text)))
+        size = max(size + SLACK, self._least)
+        if not self.text:
+            self.text = bytearray(size)
+        elif len(self.text) < size:
+            self.text.extend(bytes(size - len(self.text)))
 
     def read(self, raw: Raw, start: int, size: int, longest_line: int) -> None:
         """The lines that begin in bytes [start, start + size) of a file, whole."""
         before = 1 if start else 0  # the byte before tells whether a line begins at start
-        self.reserve(size + before)
+        self.reserve(size + before + LINE_STEP)
         end = raw.read_at(memoryview(self.text)[: size + before], start - before)
         self.own = before, end
         self.begin = self.text.find(b"\n", 0, end) + 1 if before else 0
@@ -161,7 +162,7 @@ def scan_pieces(
         piece.result = then(piece) if then and not piece.fault else None
         return piece
 
-    with nullcontext(pool) if pool else ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
+    with nullcontext(pool) if pool else Pool(threads, "scan") as pool:
         try:
             for source in sources:
                 source.open()
@@ -184,8 +185,8 @@ def scan_pieces(
                         break
                 source.close()
         finally:
-            for future in waiting:
-                future.cancel()
+            for task in waiting:
+                task.cancel()
 
 
 def _pieces(source: Source, free: list, step: int, longest_line: int):

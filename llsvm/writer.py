@@ -9,7 +9,6 @@ import threading
 import zlib
 from array import array
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from llsvm import __version__, _writer
@@ -19,7 +18,6 @@ from llsvm.files import partial_name, remove
 from llsvm.frames import (
     FEATURE_IDS,
     FORMAT,
-    IDS_A_FRAME,
     MANIFEST,
     VERSION,
     BlockFile,
@@ -28,6 +26,7 @@ from llsvm.frames import (
     payload_room,
 )
 from llsvm.memory import MB, enough, format_size
+from llsvm.pool import Pool
 
 MAX_BLOCKS = 4096
 FRAMES_WAITING = 1  # of ids, that are being encoded
@@ -75,7 +74,7 @@ class Writer:
         self._open = [_Chunk(0, 0, self._kind) for _ in range(n_blocks)]
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
-        self.pool = ThreadPoolExecutor(min(threads, MOST_THREADS), thread_name_prefix="encode")
+        self.pool = Pool(min(threads, MOST_THREADS), "encode")
         self._encoding, self._free, self._files = deque(), [], {}
         self._n_features, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
         self.n_rows = self.n_nonzeros = 0
@@ -88,7 +87,7 @@ class Writer:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        self.pool.shutdown(cancel_futures=True)
+        self.pool.shutdown()
         self._close_files()
         remove(self._folder)
 
@@ -127,8 +126,8 @@ class Writer:
     def _close_chunk(self, number: int) -> None:
         rows, nonzeros = self._sizes[4 * number : 4 * number + 2]
         if rows:
-            future = self.pool.submit(self._encode, self._open[number], rows, nonzeros)
-            self._encoding.append((number, rows, nonzeros, self._open[number], future))
+            task = self.pool.submit(self._encode, self._open[number], rows, nonzeros)
+            self._encoding.append((number, rows, nonzeros, self._open[number], task))
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, 0, 0])
         while len(self._encoding) > ENCODING or self._nonzeros_in_flight() > IN_FLIGHT * self._most_nonzeros:
             self._write_oldest()
@@ -147,8 +146,8 @@ class Writer:
         return codec.compress(self._scratch.out[:used]), square
 
     def _write_oldest(self) -> None:
-        number, rows, nonzeros, chunk, future = self._encoding.popleft()
-        frame, square = future.result()
+        number, rows, nonzeros, chunk, task = self._encoding.popleft()
+        frame, square = task.result()
         if len(chunk.features) <= 5 * self._most_nonzeros // 2:
             self._free.append(chunk)
         block = self._blocks[number]
@@ -194,7 +193,7 @@ class Writer:
         self._ids["checksums"].append(frame_checksum(frame))
 
     def finish(self, names: list[str], counts, feature_ids, sources: list[dict], zero_based: bool) -> Path:
-        """Closes every chunk, writes the manifest and moves the set into place. feature_ids: those still to be added."""
+        """Closes every chunk, writes the manifest and moves the set into place. feature_ids: those not yet added."""
         self.add_ids(feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
