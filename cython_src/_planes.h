@@ -24,32 +24,67 @@ LLSVM_PLANE_CLONES static void llsvm_rank(const int32_t *restrict keys, int64_t 
     }
 }
 
-/* items = key 2^32 + place, sorted by key (not negative); spare has as much room. Returns where the result is. */
-__attribute__((unused)) static uint64_t *llsvm_sort_items(const int32_t *keys, int64_t n, uint64_t *items, uint64_t *spare) {
-    uint32_t starts[4][256];
-    uint32_t largest = 0;
-    memset(starts, 0, sizeof starts);
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t key = (uint32_t)keys[k];
-        largest |= key;
-        starts[0][key & 255]++;
-        starts[1][key >> 8 & 255]++;
-        starts[2][key >> 16 & 255]++;
-        starts[3][key >> 24]++;
-        items[k] = (uint64_t)key << 32 | (uint64_t)k;
-    }
-    for (int digit = 0; digit < 4 && largest >> 8 * digit; digit++) {
-        uint32_t total = 0, *start = starts[digit];
-        uint64_t *other;
+enum { LLSVM_LONG_ROW = 4096, LLSVM_BUCKETS = 26 * 32 };
+
+/* 32 buckets for each power of two, since small numbers are the frequent ones. */
+static inline uint16_t llsvm_bucket(int32_t key) {
+    float number = (float)(key + 64);
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (uint16_t)((bits >> 18) - (133 << 5));
+}
+
+/* Sorts by the upper half; spare has as much room. Returns where the result is. */
+static uint64_t *llsvm_radix_items(uint64_t *items, uint64_t *spare, int64_t n) {
+    for (int shift = 32; shift < 64; shift += 8) {
+        uint32_t starts[256] = {0}, total = 0;
+        uint64_t *other = items;
+        for (int64_t k = 0; k < n; k++) starts[items[k] >> shift & 255]++;
         for (int d = 0; d < 256; d++) {
-            uint32_t count = start[d];
-            start[d] = total;
+            uint32_t count = starts[d];
+            starts[d] = total;
             total += count;
         }
-        for (int64_t k = 0; k < n; k++) spare[start[items[k] >> (32 + 8 * digit) & 255]++] = items[k];
-        other = items;
+        for (int64_t k = 0; k < n; k++) spare[starts[items[k] >> shift & 255]++] = items[k];
         items = spare;
         spare = other;
+    }
+    return items;
+}
+
+/* key 2^32 + tag, sorted by key; no two keys (0 <= key < 2^31 - 64) are equal, n <= LLSVM_LONG_ROW. items and spare have
+   room for them; returns where the result is. By buckets, and in them by insertion, unless that moves too many. One pass that
+   moves small ones forward without a branch spares most branches of the insertion, and the first is then the smallest. */
+LLSVM_PLANE_CLONES static uint64_t *llsvm_sort_items(
+    const int32_t *restrict keys, const uint32_t *restrict tags, int64_t n, uint64_t *restrict items,
+    uint64_t *restrict spare) {
+    uint16_t buckets[LLSVM_LONG_ROW], starts[LLSVM_BUCKETS], last = 0, total = 0;
+    uint64_t smallest = ~(uint64_t)0;
+    int64_t moves = 8 * n;
+    for (int64_t k = 0; k < n; k++) buckets[k] = llsvm_bucket(keys[k]);
+    for (int64_t k = 0; k < n; k++) last = buckets[k] > last ? buckets[k] : last;
+    memset(starts, 0, (last + 1) * sizeof *starts);
+    for (int64_t k = 0; k < n; k++) starts[buckets[k]]++;
+    for (int b = 0; b <= last; b++) {
+        uint16_t count = starts[b];
+        starts[b] = total;
+        total += count;
+    }
+    for (int64_t k = 0; k < n; k++) items[starts[buckets[k]]++] = (uint64_t)(uint32_t)keys[k] << 32 | tags[k];
+    for (int64_t k = n - 1; k >= 0; k--) {
+        uint64_t item = items[k];
+        if (k < n - 1) items[k + 1] = item > smallest ? item : smallest;
+        smallest = item < smallest ? item : smallest;
+    }
+    items[0] = smallest;
+    for (int64_t k = 1; k < n; k++) {
+        uint64_t item = items[k];
+        int64_t place = k;
+        if (items[k - 1] <= item) continue;
+        do items[place] = items[place - 1];
+        while (items[--place - 1] > item);
+        items[place] = item;
+        if ((moves -= k - place) < 0) return llsvm_radix_items(items, spare, n);
     }
     return items;
 }

@@ -9,7 +9,6 @@ from _sparse cimport below, mix, radix_sort, value_t
 cdef enum:
     COMMON_SHARE = 8      # what is an eighth of all values is common
     SHORT_ROW = 96        # sorted by ranks
-    LONG_ROW = 4096       # beyond which a row is not sorted on the stack
 
 cdef extern from "_dense.h":
     double square_float "llsvm_square_float"(const float* x, int64_t n) noexcept nogil
@@ -17,8 +16,9 @@ cdef extern from "_dense.h":
 
 cdef extern from "_planes.h":
     void rank "llsvm_rank"(const int32_t* keys, int64_t n, int32_t* places) noexcept nogil
+    enum: LONG_ROW "LLSVM_LONG_ROW"
     uint64_t* sort_items "llsvm_sort_items"(
-        const int32_t* keys, int64_t n, uint64_t* items, uint64_t* spare) noexcept nogil
+        const int32_t* keys, const uint32_t* tags, int64_t n, uint64_t* items, uint64_t* spare) noexcept nogil
     void cut_planes "llsvm_put_planes"(uint8_t* out, const uint32_t* numbers, int64_t n, int planes) noexcept nogil
     int64_t count_32 "llsvm_count_32"(const uint32_t* x, int64_t n, uint32_t number) noexcept nogil
     int64_t count_64 "llsvm_count_64"(const uint64_t* x, int64_t n, uint64_t number) noexcept nogil
@@ -90,13 +90,24 @@ cdef void sort_short_row(int32_t* features, value_t* values, int64_t n, value_t*
 cdef void sort_row(int32_t* features, value_t* values, int64_t n, value_t* spare) noexcept nogil:
     cdef uint64_t[LONG_ROW] items
     cdef uint64_t[LONG_ROW] others
+    cdef uint32_t[LONG_ROW] places
     cdef uint64_t* sorted
+    cdef uint32_t bits
     cdef int64_t k
-    memcpy(spare, values, n * sizeof(value_t))
-    sorted = sort_items(features, n, items, others)
+    if value_t is float:
+        sorted = sort_items(features, <const uint32_t*>values, n, items, others)
+    else:
+        memcpy(spare, values, n * sizeof(value_t))
+        for k in range(n):
+            places[k] = <uint32_t>k
+        sorted = sort_items(features, places, n, items, others)
     for k in range(n):
         features[k] = <int32_t>(sorted[k] >> 32)
-        values[k] = spare[<uint32_t>sorted[k]]
+        if value_t is float:
+            bits = <uint32_t>sorted[k]
+            memcpy(&values[k], &bits, sizeof(bits))
+        else:
+            values[k] = spare[<uint32_t>sorted[k]]
 
 
 cdef double sort_rows(

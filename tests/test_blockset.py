@@ -77,6 +77,18 @@ def unsorted_rows_of_any_length(rng):
     return [(0, rng.permutation(70_000)[:length], rng.normal(size=length)) for length in lengths]
 
 
+def crowded_unsorted_rows(rng):
+    """Features so near to each other that sorting by buckets leaves all to do, first a little, then more."""
+    rows = []
+    for length, swaps in [(97, 0), (400, 3), (400, 50), (400, 400), (4096, 4096)] * 3:
+        features = 2**20 + 3 * np.arange(length)
+        moved = rng.permutation(length)[:swaps]
+        features[np.sort(moved)] = features[moved]
+        features[[0, -1]] = features[[-1, 0]]
+        rows.append((0, features, rng.normal(size=length)))
+    return rows
+
+
 KINDS = {
     "plain": random_rows(3000),
     "binary": random_rows(3000, values=lambda rng, n: np.ones(n)),
@@ -97,6 +109,7 @@ KINDS = {
     "long rows": some_long_rows,
     "unsorted features": shuffled_features,
     "unsorted rows of any length": unsorted_rows_of_any_length,
+    "crowded unsorted rows": crowded_unsorted_rows,
     "one row": random_rows(1, lengths=(5, 6)),
 }
 
@@ -188,8 +201,9 @@ def test_every_row_comes_back_once(tmp_path, kind, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_are_stored_in_the_order_of_their_features(tmp_path, dtype):
-    blocks = write(tmp_path / "x.blocks", make_rows("unsorted rows of any length", dtype), dtype)
+@pytest.mark.parametrize("kind", ["unsorted rows of any length", "crowded unsorted rows"])
+def test_rows_are_stored_in_the_order_of_their_features(tmp_path, kind, dtype):
+    blocks = write(tmp_path / "x.blocks", make_rows(kind, dtype), dtype)
     assert all((np.diff(features) > 0).all() for _, features, _ in read(blocks))
 
 
