@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
     LARGE = 1 << 23       # bytes from which on large pages are asked for; most of a piece's arrays is not used
@@ -13,15 +13,22 @@ cdef extern from *:
     #include <stdint.h>
     #if defined(__linux__)
     #include <sys/mman.h>
-    static void llsvm_ask_for_large_pages(void *data, size_t size) {
-        size_t skipped = -(uintptr_t)data & 4095;
-        madvise((char *)data + skipped, size - skipped, MADV_HUGEPAGE);
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    static void llsvm_advise(void *data, size_t size, int advice) {
+        uintptr_t start = ((uintptr_t)data + 4095) / 4096 * 4096, end = ((uintptr_t)data + size) / 4096 * 4096;
+        if (start < end) madvise((void *)start, end - start, advice);
     }
+    static void llsvm_ask_for_large_pages(void *data, size_t size) { llsvm_advise(data, size, MADV_HUGEPAGE); }
+    static void llsvm_populate(void *data, size_t size) { llsvm_advise(data, size, MADV_POPULATE_WRITE); }
     #else
     static void llsvm_ask_for_large_pages(void *data, size_t size) { (void)data; (void)size; }
+    static void llsvm_populate(void *data, size_t size) { (void)data; (void)size; }
     #endif
     """
     void ask_for_large_pages "llsvm_ask_for_large_pages"(void* data, size_t size) noexcept nogil
+    void populate "llsvm_populate"(void* data, size_t size) noexcept nogil
 
 
 cdef class Memory:
@@ -48,3 +55,15 @@ cdef class Memory:
 def address(uint8_t[::1] data):
     """Where these bytes, of which there is at least one, begin."""
     return <uint64_t>&data[0]
+
+
+def touch(int32_t[::1] table, const int64_t[::1] places, uint8_t[::1] touched):
+    """Has the system find memory for those parts of a table in which these places are, unless `touched`, a byte for
+    each of equal parts, says that it has or that another thread is at it. What is in the table stays."""
+    cdef int64_t n = table.shape[0], size = n // touched.shape[0], part, k
+    with nogil:
+        for k in range(places.shape[0]):
+            part = places[k] // size
+            if places[k] < n and not touched[part]:
+                touched[part] = True
+                populate(&table[part * size], size * sizeof(int32_t))

@@ -5,8 +5,8 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from _sparse cimport prefetch_near
 
 cdef enum:
-    # Whose places in a table are asked for. Of 64 MB: 3.6 ns an id, 4.3 with 48, 9.8 with none; 4.9 to 5.3 where they are
-    # asked for into the nearest cache, which has fewer reads under way.
+    # Whose places in a table are asked for. Of 64 MB: 3.6 ns an id, 4.3 with 48, 9.8 with none; 4.9 to 5.3 where they
+    # are asked for into the nearest cache, which has fewer reads under way.
     IDS_AHEAD = 96
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from llsvm import _features
+import threading
+
+from llsvm import _arrays, _features
 from llsvm.arrays import empty, zeros
 from llsvm.core import DataError, UsageError
 from llsvm.frames import IDS_A_FRAME
 from llsvm.memory import enough, format_size
 
 DIRECT_LIMIT = 1 << 24
+PART = 1 << 19  # entries of that table for which memory is found at once: a large page
+PREPARED = 4 * PART  # entries from which on that is done beforehand
 FEATURE_LIMIT = 2**31 - IDS_A_FRAME
 
 
@@ -27,6 +31,7 @@ class FeatureMap:
         self._hashed_features = zeros(1 << 10, "i")
         self._known = [empty(1 << 12, "q")]
         self.n_features = self._n_hashed = self._n_taken = 0
+        self._growing, self._coming = threading.Lock(), {}
 
     @property
     def ids(self) -> memoryview:
@@ -57,14 +62,37 @@ class FeatureMap:
 
     def look_up(self, piece) -> None:
         """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
+        self._prepare(piece)
         count = _features.look_up(piece.ids, piece.features, piece.unknown, self._direct)
         piece.unknown = piece.unknown[:count]
 
+    def _size_wanted(self, largest: int) -> int:
+        """Of the direct table, 0 where it is large enough."""
+        if largest < len(self._direct) or len(self._direct) == self._direct_limit:
+            return 0
+        return min(self._direct_limit, 1 << largest.bit_length())
+
+    def _prepare(self, piece) -> None:
+        """Has memory found for the larger table that this piece may need, by all threads that come by at that time: it
+        takes long, and no id can be numbered before."""
+        if self._size_wanted(piece.largest_id) < PREPARED:
+            return
+        with self._growing:
+            size = self._size_wanted(piece.largest_id)
+            if size and not self._coming:
+                self._coming[size] = zeros(size, "i"), zeros(size // PART, "B")
+            coming = self._coming.get(size)
+        if coming:
+            _arrays.touch(coming[0], piece.ids, coming[1])
+
     def number(self, piece) -> memoryview:
         """int32 numbers of the ids of a piece that was looked up."""
-        largest = piece.largest_id
-        if len(self._direct) <= largest and len(self._direct) < self._direct_limit:
-            self._direct = _enlarged(self._direct, min(self._direct_limit, 1 << largest.bit_length()))
+        if size := self._size_wanted(piece.largest_id):
+            with self._growing:
+                table, _ = self._coming.get(size) or (zeros(size, "i"), None)
+                table[: len(self._direct)] = self._direct
+                self._direct = table
+                self._coming.clear()
         done = 0
         while done < len(piece.unknown):
             done, self.n_features, self._n_hashed = _features.number(

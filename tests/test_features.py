@@ -1,5 +1,6 @@
 """Feature numbers against a plain dict: order of first appearance, tables that grow, a budget that is kept."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,3 +103,16 @@ def test_segments_that_were_taken_are_forgotten():
     piece = piece_of(ids.tolist())
     features.look_up(piece)
     assert np.array_equal(features.number(piece), np.arange(len(ids)))
+
+
+def test_a_table_that_several_threads_prepare_serves_all_of_them(monkeypatch):
+    monkeypatch.setattr(feature_module, "PART", 2**10)
+    monkeypatch.setattr(feature_module, "PREPARED", 2**13)
+    rng = np.random.default_rng(2)
+    pieces = [piece_of(rng.integers(1, largest, 20_000).tolist()) for largest in (2**13, 2**20, 2**16, 2**22)]
+    features, known = FeatureMap(), {}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(features.look_up, pieces))
+    for piece in pieces:
+        expected = [known.setdefault(id, len(known)) for id in piece.ids.tolist()]
+        assert features.number(piece).tolist() == expected
