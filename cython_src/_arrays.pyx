@@ -11,6 +11,12 @@ cdef extern from *:
     """
     #include <stddef.h>
     #include <stdint.h>
+    #if defined(__GLIBC__)
+    #include <malloc.h>
+    static void llsvm_keep_freed(int size) { mallopt(M_MMAP_THRESHOLD, size); mallopt(M_TRIM_THRESHOLD, size); }
+    #else
+    static void llsvm_keep_freed(int size) { (void)size; }
+    #endif
     #if defined(__linux__)
     #include <sys/mman.h>
     #ifndef MADV_POPULATE_WRITE
@@ -27,6 +33,7 @@ cdef extern from *:
     static void llsvm_populate(void *data, size_t size) { (void)data; (void)size; }
     #endif
     """
+    void c_keep_freed "llsvm_keep_freed"(int size) noexcept nogil
     void ask_for_large_pages "llsvm_ask_for_large_pages"(void* data, size_t size) noexcept nogil
     void populate "llsvm_populate"(void* data, size_t size) noexcept nogil
 
@@ -67,3 +74,8 @@ def touch(int32_t[::1] table, const int64_t[::1] places, uint8_t[::1] touched):
             if places[k] < n and not touched[part]:
                 touched[part] = True
                 populate(&table[part * size], size * sizeof(int32_t))
+
+
+def keep_freed(int size):
+    """Makes glibc take what is smaller from its heaps and keep up to so many freed bytes at the end of each."""
+    c_keep_freed(size)

@@ -112,6 +112,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
         output = inputs[0].rstrip("/") + ".blocks"
     console = Console(quiet)
     allowed = budget(memory)
+    budgets.keep_freed_arrays()
     console.line(f"llsvm-split {' '.join(inputs)} -m {blocks} -o {output} --seed {seed} --precision {precision} "
                  f"--threads {threads} --memory {budgets.format_size(allowed)}")
     summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,

@@ -116,9 +116,9 @@ class Writer:
         """first_row: its nonzeros."""
         rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, first_row)
         chunk = self._free.pop() if self._free else None
-        if chunk is None or len(chunk.codes) < rows or len(chunk.features) < nonzeros:
-            # Twice the room, so that it serves again when the target has grown.
-            chunk = _Chunk(2 * rows, max(self._target * 5 // 2, first_row), self._kind)
+        if chunk is None or len(chunk.features) < nonzeros:
+            # Room for the largest, of which only what is used takes memory: so that the same memory always serves.
+            chunk = _Chunk(self._most_nonzeros // 4 + 1, max(self._most_nonzeros * 5 // 4, first_row), self._kind)
         self._open[number] = chunk
         self._addresses[4 * number : 4 * number + 4] = array("Q", chunk.addresses)
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, rows, nonzeros])
@@ -136,19 +136,28 @@ class Writer:
         return sum(nonzeros for _, _, nonzeros, _, _ in self._encoding)
 
     def _encode(self, chunk: _Chunk, rows: int, nonzeros: int) -> tuple[bytes, float]:
-        size = payload_room(rows, nonzeros, self._value_bytes)
-        if len(getattr(self._scratch, "out", ())) < size:
-            self._scratch.out = empty(size, "B")
+        out = self._room(payload_room(rows, nonzeros, self._value_bytes))
         used, square = _writer.encode(
-            chunk.codes[:rows], chunk.lengths[:rows], chunk.features[:nonzeros], chunk.values[:nonzeros],
-            self._scratch.out,
+            chunk.codes[:rows], chunk.lengths[:rows], chunk.features[:nonzeros], chunk.values[:nonzeros], out
         )
-        return codec.compress(self._scratch.out[:used]), square
+        return codec.compress(out[:used]), square
+
+    def _encode_ids(self, ids) -> tuple[bytes, int]:
+        """A frame of the eight byte planes of these ids, and the largest of them."""
+        planes = self._room(8 * len(ids))[: 8 * len(ids)]
+        largest = _writer.cut_ids(ids, planes)
+        return codec.compress(planes), largest
+
+    def _room(self, size: int) -> memoryview:
+        """So many bytes or more, of this thread."""
+        if len(getattr(self._scratch, "room", ())) < size:
+            self._scratch.room = empty(2 * size, "B")  # chunks grow
+        return self._scratch.room
 
     def _write_oldest(self) -> None:
         number, rows, nonzeros, chunk, task = self._encoding.popleft()
         frame, square = task.result()
-        if len(chunk.features) <= 5 * self._most_nonzeros // 2:
+        if len(chunk.features) <= self._most_nonzeros * 5 // 4:
             self._free.append(chunk)
         block = self._blocks[number]
         self._append(block.file, frame)
@@ -180,7 +189,7 @@ class Writer:
         for ids in feature_ids:
             if not len(ids):
                 break
-            self._id_frames.append(self.pool.submit(_encode_ids, ids))
+            self._id_frames.append(self.pool.submit(self._encode_ids, ids))
             self._n_features += len(ids)
             if len(self._id_frames) > FRAMES_WAITING:
                 self._write_ids()
@@ -235,13 +244,6 @@ class Writer:
         else:
             os.rename(self._folder, self.path)
         return self.path
-
-
-def _encode_ids(ids) -> tuple[bytes, int]:
-    """A frame of the eight byte planes of these ids, and the largest of them."""
-    planes = empty(8 * len(ids), "B")
-    largest = _writer.cut_ids(ids, planes)
-    return codec.compress(planes), largest
 
 
 def check_target(path: Path, force: bool) -> None:
