@@ -6,6 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
     LARGE = 1 << 23       # bytes from which on large pages are asked for; most of a piece's arrays is not used
+    PATIENCE = 1000000    # ns for a large page; clearing takes a fifth, as many small ones three quarters
 
 cdef extern from *:
     """
@@ -19,6 +20,7 @@ cdef extern from *:
     #endif
     #if defined(__linux__)
     #include <sys/mman.h>
+    #include <time.h>
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
@@ -27,15 +29,24 @@ cdef extern from *:
         if (start < end) madvise((void *)start, end - start, advice);
     }
     static void llsvm_ask_for_large_pages(void *data, size_t size) { llsvm_advise(data, size, MADV_HUGEPAGE); }
-    static void llsvm_populate(void *data, size_t size) { llsvm_advise(data, size, MADV_POPULATE_WRITE); }
+    static void llsvm_refuse_large_pages(void *data, size_t size) { llsvm_advise(data, size, MADV_NOHUGEPAGE); }
+    static int64_t llsvm_populate(void *data, size_t size) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        llsvm_advise(data, size, MADV_POPULATE_WRITE);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        return (end.tv_sec - begin.tv_sec) * (int64_t)1000000000 + end.tv_nsec - begin.tv_nsec;
+    }
     #else
     static void llsvm_ask_for_large_pages(void *data, size_t size) { (void)data; (void)size; }
-    static void llsvm_populate(void *data, size_t size) { (void)data; (void)size; }
+    static void llsvm_refuse_large_pages(void *data, size_t size) { (void)data; (void)size; }
+    static int64_t llsvm_populate(void *data, size_t size) { (void)data; (void)size; return 0; }
     #endif
     """
     void c_keep_freed "llsvm_keep_freed"(int size) noexcept nogil
     void ask_for_large_pages "llsvm_ask_for_large_pages"(void* data, size_t size) noexcept nogil
-    void populate "llsvm_populate"(void* data, size_t size) noexcept nogil
+    void refuse_large_pages "llsvm_refuse_large_pages"(void* data, size_t size) noexcept nogil
+    int64_t populate "llsvm_populate"(void* data, size_t size) noexcept nogil  # ns that it took
 
 
 cdef class Memory:
@@ -66,14 +77,19 @@ def address(uint8_t[::1] data):
 
 def touch(int32_t[::1] table, const int64_t[::1] places, uint8_t[::1] touched):
     """Has the system find memory for those parts of a table in which these places are, unless `touched`, a byte for
-    each of equal parts, says that it has or that another thread is at it. What is in the table stays."""
+    each of equal parts, says that it has or that another thread is at it. What is in the table stays.
+
+    Of a virtual machine that gives free memory back to its host, small pages are mostly those it still has, while a
+    large page may take ten times as long: then the rest of the table gets small ones.
+    """
     cdef int64_t n = table.shape[0], size = n // touched.shape[0], part, k
     with nogil:
         for k in range(places.shape[0]):
             part = places[k] // size
             if places[k] < n and not touched[part]:
                 touched[part] = True
-                populate(&table[part * size], size * sizeof(int32_t))
+                if populate(&table[part * size], size * sizeof(int32_t)) > PATIENCE:
+                    refuse_large_pages(&table[0], n * sizeof(int32_t))
 
 
 def keep_freed(int size):
