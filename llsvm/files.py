@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +38,8 @@ def _alive(process: int) -> bool:
 def remove(path: Path) -> None:
     """A file or a whole folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
 import time
 
@@ -61,6 +59,8 @@ class Console:
             text = f"{what} [{drawn:.<{BAR_WIDTH}}] {share:4.0%} {_clock(left)} left"
         else:
             text = f"{what} {done / 1e6:.0f} MB, {done / 1e6 / max(now - self._started, 1e-9):.0f} MB/s"
+        import shutil
+
         self._write(text[: shutil.get_terminal_size().columns - 1])
         self._bar_shown = True
 
@@ -105,6 +105,8 @@ class RunLog:
     def write(self, event: str, **fields) -> None:
         if self._file is None:
             return
+        import json
+
         try:
             self._file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
             self._file.flush()

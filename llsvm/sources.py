@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
 import io
-import lzma
 import os
 import zlib
+from importlib import import_module
 from pathlib import Path
 
 from llsvm._sources import Digest
@@ -126,15 +124,14 @@ class _Frames(io.RawIOBase):
 
 
 def _zstd_frame():
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    return import_module("zstandard").ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
+# Their modules are loaded when they are needed: plain text need not wait for them.
 FORMATS = {
-    b"\x1f\x8b": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    b"BZh": ("bzip2", lambda raw: _Frames(raw, bz2.BZ2Decompressor)),
-    b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, lzma.LZMADecompressor)),
+    b"\x1f\x8b": ("gzip", lambda raw: import_module("gzip").GzipFile(fileobj=raw)),
+    b"BZh": ("bzip2", lambda raw: _Frames(raw, import_module("bz2").BZ2Decompressor)),
+    b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, import_module("lzma").LZMADecompressor)),
     b"\x28\xb5\x2f\xfd": ("zstd", lambda raw: _Frames(raw, _zstd_frame)),
 }
 
@@ -179,12 +176,12 @@ class Source:
             self.open()
         try:
             return self._stream.readinto(buffer)
-        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+        except (EOFError, zlib.error, OSError, ValueError) as error:
             raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
         except Exception as error:
-            if type(error).__name__ != "ZstdError":
+            if type(error).__name__ not in ("LZMAError", "ZstdError"):
                 raise
-            raise DataError(f"{self.name}: corrupt {self._kind} data ({error})") from None
+            raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
 
     def description(self) -> dict:
         if self._description is None:

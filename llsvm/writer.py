@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -206,6 +205,7 @@ class Writer:
         self.add_ids(feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
+        _load_ahead()
         while self._encoding:
             self._write_oldest()
         for block in self._blocks:
@@ -265,8 +265,16 @@ def _new_folder(path: Path) -> Path:
     return folder
 
 
+def _load_ahead() -> None:
+    """What the end needs, loaded while threads encode; at the start nobody had anything else to do meanwhile."""
+    import json  # noqa: F401
+    import shutil  # noqa: F401
+
+
 def _manifest_text(header: dict, blocks: list[BlockFile]) -> str:
     """JSON with one line per entry and per block, closed by a checksum of all the lines before."""
+    import json
+
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in header.items()]
     listed = ",\n".join("  " + json.dumps(vars(block)) for block in blocks)
     text = "{\n" + ",\n".join(lines) + ',\n"blocks": [\n' + listed + "\n],\n"
