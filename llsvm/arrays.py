@@ -30,3 +30,14 @@ def _new(n: int, kind: str, cleared: bool) -> memoryview:
 def address(array: memoryview) -> int:
     """Where a writable array begins; 0 where it has no numbers."""
     return _arrays.address(array.cast("B")) if len(array) else 0
+
+
+def touch(table: memoryview, places: memoryview, touched: memoryview) -> None:
+    """Has the system find memory for the parts of a table of zeros() in which these places are; several threads may.
+    touched: a byte for each of equal parts, 0 at first."""
+    _arrays.touch(table, places, touched)
+
+
+def keep_freed(n_bytes: int) -> None:
+    """Makes glibc take what is smaller from its heaps and keep up to so many freed bytes at the end of each."""
+    _arrays.keep_freed(n_bytes)

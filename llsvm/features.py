@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from llsvm import _arrays, _features
-from llsvm.arrays import empty, zeros
+from llsvm import _features
+from llsvm.arrays import empty, touch, zeros
 from llsvm.core import DataError, UsageError
 from llsvm.frames import IDS_A_FRAME
 from llsvm.memory import enough, format_size
@@ -83,7 +83,7 @@ class FeatureMap:
                 self._coming[size] = zeros(size, "i"), zeros(size // PART, "B")
             coming = self._coming.get(size)
         if coming:
-            _arrays.touch(coming[0], piece.ids, coming[1])
+            touch(coming[0], piece.ids, coming[1])
 
     def number(self, piece) -> memoryview:
         """int32 numbers of the ids of a piece that was looked up."""

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from llsvm import _arrays
+from llsvm.arrays import keep_freed
 from llsvm.core import UsageError
 
 MB = 1 << 20
@@ -147,7 +147,7 @@ def keep_no_freed_arrays() -> None:
 
 def keep_freed_arrays() -> None:
     """Makes glibc keep what was freed for what is allocated next, up to 4 MB of it at the end of each heap."""
-    _arrays.keep_freed(4 * MB)
+    keep_freed(4 * MB)
 
 
 def give_back() -> None:
