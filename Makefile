@@ -36,7 +36,7 @@ test: .venv/tested
 
 lint: .venv/linted
 	$(BIN)/ruff check .
-	$(BIN)/cython-lint --max-line-length 120 cython_src
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint --max-line-length 120 cython_src
 
 # BENCH="--quick my.txt" gives options and files: see scripts/bench.py --help.
 bench: .venv/benched
