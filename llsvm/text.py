@@ -153,6 +153,7 @@ def scan_pieces(
     threads = scan_threads(memory, threads)
     step = piece_size(memory, threads)
     free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
+    longest_line = memory // (8 * len(free))  # all pieces may have one
     waiting = deque()
 
     def work(piece: Piece, read) -> Piece:
@@ -166,7 +167,7 @@ def scan_pieces(
         try:
             for source in sources:
                 source.open()
-                lines, to_come = 0, _pieces(source, free, step, longest_line=memory // 8)
+                lines, to_come = 0, _pieces(source, free, step, longest_line)
                 while True:
                     piece, read = next(to_come, (None, None))
                     if piece:
@@ -200,7 +201,7 @@ def _pieces(source: Source, free: list, step: int, longest_line: int):
 
 
 def line_too_long(name: str, longest_line: int) -> DataError:
-    return DataError(f"{name}: a line is longer than {longest_line} bytes", "raise --memory")
+    return DataError(f"{name}: a line is longer than {longest_line} bytes", "raise --memory, or lower --threads")
 
 
 def _cut(source: Source, free: list, longest_line: int):

@@ -59,6 +59,16 @@ def test_memory_does_not_grow_with_the_text(tmp_path, peak_of_split):
     assert large - small < (80 - 20) * MB / 3
 
 
+@pytest.mark.parametrize("n_nonzeros", [190_000, 600_000])
+def test_long_lines_stay_within_the_promise_or_are_refused(tmp_path, run_in, n_nonzeros):
+    line = b"".join(b" %d:0.5" % number for number in range(1, n_nonzeros))
+    (tmp_path / "long.txt").write_bytes(b"".join(b"%+d%b\n" % (1 - number % 2 * 2, line) for number in range(40)))
+    measured = measure_peak(run_in, tmp_path, "llsvm-split", "--memory", "128M", "--threads", 2, "long.txt")
+    assert measured.peak < promised(128 * MB)
+    assert measured.returncode == (n_nonzeros > 200_000)
+    assert ("a line is longer than" in measured.stderr) == (n_nonzeros > 200_000)
+
+
 @pytest.mark.parametrize("largest_id", [2**24 - 1, 2**24 + 2**20, 2**63 - 1])
 def test_memory_stays_within_the_promise_whatever_the_ids(tmp_path, peak_of_split, largest_id):
     path = repeat_to(tmp_path / "data.txt", text_like(largest_id), 20 * MB)
