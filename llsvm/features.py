@@ -35,6 +35,8 @@ class FeatureMap:
 
     @property
     def ids(self) -> memoryview:
+        """All of them, of which none must have been taken."""
+        assert not self._n_taken
         ids = empty(self.n_features, "q")
         for number, segment in enumerate(self.segments):
             ids[number * IDS_A_FRAME : number * IDS_A_FRAME + len(segment)] = segment
@@ -68,7 +70,7 @@ class FeatureMap:
 
     def _size_wanted(self, largest: int) -> int:
         """Of the direct table, 0 where it is large enough."""
-        if largest < len(self._direct) or len(self._direct) == self._direct_limit:
+        if largest < len(self._direct) or len(self._direct) >= self._direct_limit:
             return 0
         return min(self._direct_limit, 1 << largest.bit_length())
 
@@ -109,7 +111,7 @@ class FeatureMap:
         if needed > self._memory:
             size = format_size(self.n_bytes)
             raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(2 * needed)} is needed")
+                             f"at least --memory {enough(3 * needed)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == self._first_of_last + len(self._known[-1]):

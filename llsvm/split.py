@@ -9,8 +9,8 @@ from llsvm.features import FeatureMap
 from llsvm.memory import format_size, working
 from llsvm.report import Console
 from llsvm.sources import open_sources
-from llsvm.text import Labels, scan_blocks
-from llsvm.writer import MAX_BLOCKS, Writer
+from llsvm.text import Labels, scan_blocks, scan_bytes
+from llsvm.writer import MAX_BLOCKS, Writer, open_bytes
 
 
 def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:
@@ -19,7 +19,8 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
         raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
     console, began = console or Console(quiet=True), time.perf_counter()
     allowed = working(memory)
-    labels, features = Labels(), FeatureMap(allowed)
+    beside = open_bytes(allowed) + scan_bytes(allowed, threads)
+    labels, features = Labels(), FeatureMap(allowed - beside)
     with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
         sources = open_sources(paths)
         total = sum(source.size or 0 for source in sources) or None

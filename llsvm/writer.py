@@ -38,6 +38,11 @@ OPEN_FILES = 256
 ENCODING, MOST_THREADS, IN_FLIGHT = 12, 8, 16
 
 
+def open_bytes(memory: int) -> int:
+    """What all chunks that are not yet written take under this budget; each has a quarter more room than it should."""
+    return min(OPEN_CHUNKS, memory // 3) * 5 // 4
+
+
 class _Chunk:
     """Arrays of a chunk that is being filled."""
 
@@ -63,7 +68,7 @@ class Writer:
         self._kind = VALUE_KINDS[self._type]
         self._value_bytes = SIZES[self._kind]
         self._nonzero_bytes = 4 + self._value_bytes
-        share = min(OPEN_CHUNKS, memory // 3) // (n_blocks + IN_FLIGHT)
+        share = open_bytes(memory) * 4 // 5 // (n_blocks + IN_FLIGHT)
         self._largest = min(LARGEST_CHUNK, max(LEAST_CHUNK, share))
         self._most_nonzeros = self._largest // self._nonzero_bytes
         needed = 3 * LEAST_CHUNK * (n_blocks + IN_FLIGHT)
@@ -86,9 +91,11 @@ class Writer:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        self.pool.shutdown()
-        self._close_files()
-        remove(self._folder)
+        try:
+            self.pool.shutdown()
+        finally:
+            self._close_files()
+            remove(self._folder)
 
     def add(self, block: Block) -> None:
         row = 0

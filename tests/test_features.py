@@ -116,3 +116,8 @@ def test_a_table_that_several_threads_prepare_serves_all_of_them(monkeypatch):
     for piece in pieces:
         expected = [known.setdefault(id, len(known)) for id in piece.ids.tolist()]
         assert features.number(piece).tolist() == expected
+
+
+def test_ids_beyond_the_smallest_budget_are_hashed():
+    """Which has less room than the first table."""
+    assert_numbered([[5000, 1, 4095], [1 << 40, 5000]], memory=20_000)

@@ -1,6 +1,7 @@
 """llsvm-split as a process: its memory does not grow with the text, and whatever ends it, no half set is left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,28 @@ def test_long_lines_stay_within_the_promise_or_are_refused(tmp_path, run_in, n_n
 def test_memory_stays_within_the_promise_whatever_the_ids(tmp_path, peak_of_split, largest_id):
     path = repeat_to(tmp_path / "data.txt", text_like(largest_id), 20 * MB)
     assert peak_of_split(path, "80M") < promised(parse_size("80M"))
+
+
+@pytest.fixture(scope="module")
+def many_ids(tmp_path_factory):
+    """Four million different ids, each in a row or two."""
+    path, rng = tmp_path_factory.mktemp("many") / "ids.txt", np.random.default_rng(5)
+    rows = (np.unique(rng.integers(1, 2**24, 400)).tolist() for _ in range(10_000))
+    path.write_text("".join("1 " + " ".join(map("%d:0.25".__mod__, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+def test_many_ids_stay_within_the_promise_or_are_refused_with_a_hint_that_helps(tmp_path, run_in, many_ids, threads):
+    options = ["-m", 64, "--precision", "float64", "--force", "-o", "x.blocks", "--threads", threads]
+    hints = []
+    for memory in ("130M", "180M", "240M", "hint"):
+        memory = hints[-1] if memory == "hint" else memory
+        measured = measure_peak(run_in, tmp_path, "llsvm-split", *options, "--memory", memory, many_ids)
+        assert measured.peak < promised(parse_size(memory))
+        if measured.returncode:
+            hints.append(re.search("at least --memory ([0-9.]+[KMG]) is needed", measured.stderr)[1])
+    assert hints and not measured.returncode
 
 
 @pytest.mark.parametrize("level", [1, 19])
