@@ -102,11 +102,6 @@ class Certificate:
     primal: float
     dual: float
 
-    @classmethod
-    def estimate(cls, met: float, dual: float) -> Certificate:
-        """With the losses met on the way, which may be less than those at the w that all the steps led to."""
-        return cls(max(met, dual), dual)
-
     @property
     def gap(self) -> float:
         """Infinite where the dual is no number, or further above the primal than rounding takes it."""
@@ -115,7 +110,16 @@ class Certificate:
 
     @property
     def relative_gap(self) -> float:
-        return self.gap / max(abs(self.primal), 1e-300) if self.primal < float("inf") else float("inf")
+        return self._relative(self.gap)
+
+    @property
+    def estimate(self) -> float:
+        """Of the relative gap, where the losses are those met on the way: they may be less than those at any one w, and
+        even take P below D."""
+        return self._relative(max(0.0, self.primal - self.dual))
+
+    def _relative(self, gap: float) -> float:
+        return gap / max(abs(self.primal), 1e-300) if self.primal < float("inf") else float("inf")
 
 
 @dataclass
@@ -123,8 +127,8 @@ class PassStats:
     """What is known after a pass over the data; times in seconds and bytes count from the start of training.
 
     primal, dual and gap (relative) are those of the best certified w, or, where none is near the tolerance yet,
-    estimates from the losses met on the way (certified = False). change: of the dual value, relative, where a solver
-    stops by it. finished: the solver has reached its tolerance.
+    estimates from the losses met on the way (certified = False), the gap infinite where these tell nothing. change: of
+    the dual value, relative, where a solver stops by it. finished: the solver has reached its tolerance.
     """
 
     number: int

@@ -79,7 +79,7 @@ def _clock(seconds: float) -> str:
 def pass_line(stats: PassStats) -> str:
     """A pass in one line; what is not certified carries a ~."""
     mark = " " if stats.certified else "~"
-    known = stats.primal < float("inf")
+    known = stats.gap < float("inf")
     primal = f"  primal {mark}{stats.primal:.6g}" if known else ""
     gap = f"  gap {mark}{stats.gap:.2e}" if known else ""
     change = f"  change {stats.change:.1e}" if stats.change < float("inf") else ""

@@ -401,7 +401,7 @@ class InMemory(Shrinking):
             number += 1
             is_due = self._pass(self._data.table)
             loss = self._state[6] if self._state[7] == n_rows else np.inf
-            met = Certificate.estimate(self._square + float(loss), self._dual_at(self._square))
+            met = Certificate(self._square + float(loss), self._dual_at(self._square))
             if is_due:
                 loss = self._look(self._square)
                 if self._sampling and not self._is_done():

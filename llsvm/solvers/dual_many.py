@@ -107,7 +107,7 @@ class Machine(DualMachine):
     def met(self) -> Certificate:
         """The objectives with the losses met in the pass."""
         square = half_square(self.w)
-        return Certificate.estimate(square + float(self._state[6]), self._dual_at(square))
+        return Certificate(square + float(self._state[6]), self._dual_at(square))
 
     def end_look(self, loss: float) -> Certificate:
         self._certify(self._seen_w, loss)
@@ -230,7 +230,7 @@ class Streaming(Many):
             looking = estimate <= WORTH_CERTIFYING * self._config.tolerance
             busy = self._busy
             active = self._pass(busy, looking)
-            estimate = total_of(machine.met for machine in busy).relative_gap
+            estimate = total_of(machine.met for machine in busy).estimate
             yield self._stats(self._stream.description.n_rows, active)
 
     def _pass(self, busy, looking: bool) -> int:

@@ -272,8 +272,8 @@ class InMemory(Direct):
             self._state["losses"] = 0.0
             self._loop(arena.rows, order, n_rows, alphas, full=True)
             found = float(self._state["violation"][0])
-            met = Certificate.estimate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
-            if found <= violation or met.relative_gap <= WORTH_CERTIFYING * self._config.tolerance:
+            met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
+            if found <= violation or met.estimate <= WORTH_CERTIFYING * self._config.tolerance:
                 self.certify()
             yield self._stats(int((alphas.head >= 0).sum()), met)
             while violation >= found > 0:
@@ -305,8 +305,8 @@ class Streaming(Direct):
             primal = self._square(self.W) + float(self._state["losses"][0])
             n_active = self._active.n_rows
             self._loop_all_active(violation * COOLING)
-            met = Certificate.estimate(primal, self.dual)
-            estimate = met.relative_gap
+            met = Certificate(primal, self.dual)
+            estimate = met.estimate
             if looking:
                 self._certify(snapshot, loss)
             del snapshot

@@ -124,7 +124,7 @@ class Streaming(DualCD):
             self.compute += time.perf_counter() - start - (self.wait - waited)
             met = self._met()
             stats = self._stats(number, self._n_active, met)
-            estimate = min(met.relative_gap, stats.gap)
+            estimate = min(met.estimate, stats.gap)
             yield stats
 
     def _pass(self, snapshot: np.ndarray | None) -> float:
@@ -157,7 +157,7 @@ class Streaming(DualCD):
         """The objectives with the losses met in the pass, if it visited all rows."""
         square = half_square(self.w)
         loss = float(self._state[6]) if self._state[7] == self.blocks.n_rows else np.inf
-        return Certificate.estimate(square + loss, self._dual_at(square))
+        return Certificate(square + loss, self._dual_at(square))
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
