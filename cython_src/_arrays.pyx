@@ -14,18 +14,23 @@ cdef extern from *:
     #include <stdint.h>
     #if defined(__GLIBC__)
     #include <malloc.h>
-    static void llsvm_keep_freed(int size) { mallopt(M_MMAP_THRESHOLD, size); mallopt(M_TRIM_THRESHOLD, size); }
+    static void llsvm_keep_freed(int largest, int most) {
+        mallopt(M_MMAP_THRESHOLD, largest);
+        mallopt(M_TRIM_THRESHOLD, most);
+    }
     #else
-    static void llsvm_keep_freed(int size) { (void)size; }
+    static void llsvm_keep_freed(int largest, int most) { (void)largest; (void)most; }
     #endif
     #if defined(__linux__)
     #include <sys/mman.h>
     #include <time.h>
+    #include <unistd.h>
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
     static void llsvm_advise(void *data, size_t size, int advice) {
-        uintptr_t start = ((uintptr_t)data + 4095) / 4096 * 4096, end = ((uintptr_t)data + size) / 4096 * 4096;
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uintptr_t start = ((uintptr_t)data + page - 1) / page * page, end = ((uintptr_t)data + size) / page * page;
         if (start < end) madvise((void *)start, end - start, advice);
     }
     static void llsvm_ask_for_large_pages(void *data, size_t size) { llsvm_advise(data, size, MADV_HUGEPAGE); }
@@ -43,7 +48,7 @@ cdef extern from *:
     static int64_t llsvm_populate(void *data, size_t size) { (void)data; (void)size; return 0; }
     #endif
     """
-    void c_keep_freed "llsvm_keep_freed"(int size) noexcept nogil
+    void c_keep_freed "llsvm_keep_freed"(int largest, int most) noexcept nogil
     void ask_for_large_pages "llsvm_ask_for_large_pages"(void* data, size_t size) noexcept nogil
     void refuse_large_pages "llsvm_refuse_large_pages"(void* data, size_t size) noexcept nogil
     int64_t populate "llsvm_populate"(void* data, size_t size) noexcept nogil  # ns that it took
@@ -92,6 +97,5 @@ def touch(int32_t[::1] table, const int64_t[::1] places, uint8_t[::1] touched):
                     refuse_large_pages(&table[0], n * sizeof(int32_t))
 
 
-def keep_freed(int size):
-    """Makes glibc take what is smaller from its heaps and keep up to so many freed bytes at the end of each."""
-    c_keep_freed(size)
+def keep_freed(int largest, int most):
+    c_keep_freed(largest, most)

@@ -38,6 +38,6 @@ def touch(table: memoryview, places: memoryview, touched: memoryview) -> None:
     _arrays.touch(table, places, touched)
 
 
-def keep_freed(n_bytes: int) -> None:
-    """Makes glibc take what is smaller from its heaps and keep up to so many freed bytes at the end of each."""
-    _arrays.keep_freed(n_bytes)
+def keep_freed(largest: int, most: int) -> None:
+    """Makes glibc take arrays below this size from its heaps, and keep up to so many freed bytes at the end of each."""
+    _arrays.keep_freed(largest, most)

@@ -138,16 +138,13 @@ def room_beside(taken: int, memory: int, what: str) -> int:
 
 
 def keep_no_freed_arrays() -> None:
-    """Makes glibc give large arrays (M_MMAP_THRESHOLD) back to the system as soon as they are freed."""
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(-3, 1 << 18)
+    """Makes glibc give arrays from 256 KB up back to the system as soon as they are freed."""
+    keep_freed(1 << 18, 1 << 17)
 
 
 def keep_freed_arrays() -> None:
     """Makes glibc keep what was freed for what is allocated next, up to 4 MB of it at the end of each heap."""
-    keep_freed(4 * MB)
+    keep_freed(4 * MB, 4 * MB)
 
 
 def give_back() -> None:
