@@ -176,10 +176,9 @@ class Source:
             self.open()
         try:
             return self._stream.readinto(buffer)
-        except (EOFError, zlib.error, OSError, ValueError) as error:
-            raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
         except Exception as error:
-            if type(error).__name__ not in ("LZMAError", "ZstdError"):
+            is_known = isinstance(error, (EOFError, zlib.error, OSError, ValueError))
+            if not is_known and type(error).__name__ not in ("LZMAError", "ZstdError"):  # of modules not yet loaded
                 raise
             raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
 
