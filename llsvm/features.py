@@ -111,7 +111,7 @@ class FeatureMap:
         if needed > self._memory:
             size = format_size(self.n_bytes)
             raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(3 * needed)} is needed")
+                             f"at least --memory {enough(4 * needed)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == self._first_of_last + len(self._known[-1]):
