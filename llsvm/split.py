@@ -20,7 +20,7 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
     console, began = console or Console(quiet=True), time.perf_counter()
     allowed = working(memory)
     beside = open_bytes(allowed) + scan_bytes(allowed, threads)
-    labels, features = Labels(), FeatureMap(allowed - beside)
+    labels, features = Labels(), FeatureMap(max(allowed // 2, allowed - beside))
     with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
         sources = open_sources(paths)
         total = sum(source.size or 0 for source in sources) or None

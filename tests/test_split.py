@@ -101,6 +101,12 @@ def test_many_ids_stay_within_the_promise_or_are_refused_with_a_hint_that_leads_
     assert refused
 
 
+def test_little_memory_is_enough_for_thousands_of_ids(tmp_path, peak_of_split):
+    path = tmp_path / "data.txt"
+    path.write_bytes(text_like(20_000))
+    assert peak_of_split(path, "2M") < promised(parse_size("2M"))
+
+
 @pytest.mark.parametrize("level", [1, 19])
 def test_memory_stays_within_the_promise_for_text_that_was_compressed_to_nearly_nothing(tmp_path, peak_of_split, level):
     data = b"1 1:1 2:1 3:1 4:1 5:1 6:1 7:1 8:1\n" * 2_500_000
