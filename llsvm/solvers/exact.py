@@ -157,7 +157,8 @@ class Exact(Streaming):
             if not too_many:
                 break
         chosen |= too_many
-        self._keep_alphas(table, ~chosen)
+        for leaving in self._slices(np.flatnonzero(~chosen)):
+            self._keep_alphas(table.take(leaving))
         self._active.keep(table, chosen)
         if too_many:
             self._active.spill()
@@ -236,11 +237,8 @@ class Exact(Streaming):
         for rows in self._slices(table):
             rows["alpha"] = self._alphas.gather(self._positions(rows))
 
-    def _keep_alphas(self, table, chosen=None) -> None:
-        """Of all rows, or of those chosen by a mask."""
-        masks = self._slices(np.ones(len(table), bool) if chosen is None else chosen)
-        for rows, mask in zip(self._slices(table), masks, strict=True):
-            rows = rows.take(np.flatnonzero(mask))
+    def _keep_alphas(self, table) -> None:
+        for rows in self._slices(table):
             self._alphas.scatter(self._positions(rows), rows["alpha"])
 
     @staticmethod
