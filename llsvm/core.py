@@ -48,6 +48,14 @@ class ClosedPipe(LlsvmError):
         super().__init__("")
 
 
+def quoted(text: str | bytes, most: int = 60) -> str:
+    """What a file says, fit for a message: control characters and stray bytes escaped, cut after so many characters."""
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    start = data[: 4 * most + 4].decode("utf-8", "backslashreplace")
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in start)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
 @dataclass
 class Block:
     """Rows: row r has features[indptr[r]:indptr[r + 1]] (0-based, int32), the values beside them, and a label code.

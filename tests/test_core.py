@@ -152,3 +152,14 @@ def test_statistics_can_be_written_as_json():
     stats = core.PassStats(3, visits=10, certified=True, primal=2.0, dual=1.0, gap=0.5)
     assert json.loads(json.dumps(stats.as_dict())) == {**stats.as_dict()}
     assert stats.as_dict()["number"] == 3
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("plain", "plain"), (b"caf\xc3\xa9", "café"), (b"caf\xe9", "caf\\xe9"), ("\udce9", "\\xe9"),
+    (b"\x00\x1b[31m\n", "\\x00\\x1b[31m\\n"), ("a\u202eb", "a\\u202eb"),
+    ("x" * 60, "x" * 60), (b"x" * 61, "x" * 57 + "..."),
+    (b"\0" * 1_000_000, "\\x00" * 14 + "\\..."),
+])  # fmt: skip
+def test_what_is_quoted_from_a_file_is_escaped_and_cut(text, shown):
+    assert core.quoted(text) == shown
+    assert len(core.quoted(text)) <= 60
