@@ -9,6 +9,8 @@ from llsvm import _evaluate
 FACTORS = np.arange(_evaluate.N_FACTORS) / 256
 NUMBER_BYTES = 26
 
+dot = _evaluate.dot
+
 
 def total_loss(rows, w, problem, kind) -> float:
     """sum_i loss_i at w over rows in memory."""
@@ -26,7 +28,7 @@ def best_multiple(sums: np.ndarray, w, squared_loss: bool, zero: bool = True) ->
     """The factor, from 0 (unless zero may not be) to 2, by which w has the smallest primal value, and that value."""
     costs, products, squares = np.cumsum(sums[::-1], 0)[::-1].T
     losses = costs - (1 + squared_loss) * products * FACTORS + squared_loss * squares * FACTORS**2
-    primals = 0.5 * float(w @ w) * FACTORS**2 + losses
+    primals = 0.5 * dot(w, w) * FACTORS**2 + losses
     first = 0 if zero else 1
     best = first + int(primals[first:].argmin())
     return float(FACTORS[best]), float(primals[best])

@@ -342,17 +342,19 @@ def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped:
 
 
 def make_model(outcome: Outcome, data, config: Config) -> Model:
-    description, solver = data.description, solvers.find(config.solver)
+    """Nothing in it may differ between two runs: no time, no memory, no folder. (The run log has them.)"""
+    description, solver, stats = data.description, solvers.find(config.solver), outcome.stats
+    sources = [{**source, "name": os.path.basename(source["name"])} for source in description.sources]
     info = {
         "written_by": f"llsvm {__version__}",
         "certificate": _certificate_facts(outcome, config),
         "training": {
             "solver": solver.name, "exact": solver.is_exact or config.exact, "C": config.C, "weights": config.weights,
             "balanced": config.balanced,
-            "seed": config.seed, "rows": description.n_rows, "features": description.n_features,
-            "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": description.sources,
+            "seed": config.seed, "threads": config.threads, "passes": stats.number, "rows": description.n_rows,
+            "features": description.n_features, "nonzeros": description.n_nonzeros, "values": description.dtype.name,
+            "sources": sources,
         },
-        "statistics": outcome.stats.as_dict(),
     }
     bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
     return from_features(solver.header, label_order(description.labels), outcome.w, data.feature_ids(), bias,

@@ -154,6 +154,15 @@ def test_statistics_can_be_written_as_json():
     assert stats.as_dict()["number"] == 3
 
 
+@EVERY_MODULE
+def test_no_sum_is_added_in_the_order_that_suits_the_processor(module):
+    """As BLAS does, which NumPy calls for these."""
+    for node in ast.walk(tree(module)):
+        assert not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)), node.lineno
+        assert not (isinstance(node, ast.Attribute) and node.attr in ("vdot", "einsum", "matmul", "linalg"))
+        assert not (isinstance(node, ast.Attribute) and node.attr == "dot" and getattr(node.value, "id", "") == "np")
+
+
 @pytest.mark.parametrize(("text", "shown"), [
     ("plain", "plain"), (b"caf\xc3\xa9", "café"), (b"caf\xe9", "caf\\xe9"), ("\udce9", "\\xe9"),
     (b"\x00\x1b[31m\n", "\\x00\\x1b[31m\\n"), ("a\u202eb", "a\\u202eb"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from liblinear import liblinearutil
-from problems import arrays, make_rows, objective, read_model, split, write_text
+from problems import arrays, make_noisy_rows, make_rows, objective, read_model, split, write_text
 
 from llsvm import model as models
 from llsvm import train
@@ -338,3 +338,19 @@ def test_a_last_pass_that_reaches_the_tolerance_has_converged(texts, fit, place,
 def test_weights_given_to_labels_that_do_not_occur_are_found(texts):
     with train.open_data([texts.text], train.Config(weights={"1": 2.0, "7": 3.0})) as data:
         assert train.check_weights(data.description, train.Config(weights={"1": 2.0, "7": 3.0})) == ["7"]
+
+
+@pytest.mark.parametrize("solver", ["dual", "dual-l2", "shrink", "pegasos", "stream", "cs", "ww"])
+@pytest.mark.parametrize("memory", ["1G", "300K"], ids=PLACES)
+def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, run_in, monkeypatch, solver, memory):
+    """The types of processor are those that OpenBLAS, NumPy's, adds in different orders for."""
+    found = set()
+    for processor in ("Prescott", "Haswell"):
+        monkeypatch.setenv("OPENBLAS_CORETYPE", processor)
+        folder = tmp_path / processor
+        folder.mkdir()
+        write_text(folder / "data.txt", *make_noisy_rows(5, 3000))
+        words = ["-s", solver, "-e", "1e-6", "--max-passes", "30", "--memory", memory, folder / "data.txt", "model"]
+        assert run_in(folder, "llsvm-train", "-q", *words).returncode == 0
+        found.add((folder / "model").read_bytes())
+    assert len(found) == 1

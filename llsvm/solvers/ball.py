@@ -8,7 +8,7 @@ import numpy as np
 
 from llsvm import _ball
 from llsvm.core import Certificate, PassStats, Problem
-from llsvm.evaluate import along_ray, best_multiple
+from llsvm.evaluate import along_ray, best_multiple, dot
 from llsvm.reader import ROW, Arena, arena_bytes
 from llsvm.solvers.one_vs_rest import OneVsRest, grown, signs_of
 
@@ -85,7 +85,7 @@ class Machine:
 
     def _measure(self) -> None:
         """|c|^2 itself, where moves keep it up only nearly."""
-        self._state["square"] = self._state["scale"] ** 2 * (self._v @ self._v)
+        self._state["square"] = self._state["scale"] ** 2 * dot(self._v, self._v)
 
     moves = property(lambda self: int(self._state["moves"][0]))
     _length = property(lambda self: float(self._state["square"][0] + self._state["slack"][0]))

@@ -10,6 +10,7 @@ import numpy as np
 
 from llsvm import _dual_cd
 from llsvm.core import Certificate, PassStats
+from llsvm.evaluate import dot
 from llsvm.reader import Resident, shuffle
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
@@ -135,7 +136,7 @@ class Course:
         """Makes the old w the way back to it; returns the part of the way so far where D, without a box, is largest."""
         self._w -= w
         slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, problem.signs, box)
-        slope, curvature = slope + float(w @ self._w), curvature + float(self._w @ self._w)
+        slope, curvature = slope + dot(w, self._w), curvature + dot(self._w, self._w)
         return min(slope / curvature, self._pace.farthest) if curvature > 0 else 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -36,7 +37,7 @@ class Machine(DualMachine):
 
     def set_rows(self, label_counts: np.ndarray) -> None:
         positive = int(label_counts[self.positive])
-        self.problem.loss_at_zero = float(self.problem.costs @ (label_counts.sum() - positive, positive))
+        self.problem.loss_at_zero = math.fsum(self.problem.costs * (label_counts.sum() - positive, positive))
 
     def keep_rows(self, n_rows: int) -> None:
         """The rows are in memory, and stay there."""

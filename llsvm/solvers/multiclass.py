@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.alphas import Packed
 from llsvm.core import Certificate, DataError, PassStats, label_order
+from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.reader import shuffle
 
@@ -150,7 +152,7 @@ class Direct:
 
     @staticmethod
     def _square(W) -> float:
-        return 0.5 * float(np.vdot(W, W))
+        return 0.5 * dot(W.reshape(-1), W.reshape(-1))
 
     def _class_costs(self) -> np.ndarray:
         config, labels = self._config, self._stream.labels
@@ -163,7 +165,7 @@ class Direct:
     @property
     def _loss_at_zero(self) -> float:
         counts = self._stream.description.label_counts
-        return float(self._costs @ counts) * (self._n_classes - 1 if self.weston else 1)
+        return math.fsum(self._costs * counts) * (self._n_classes - 1 if self.weston else 1)
 
     def show_progress(self, bar) -> None:
         self._stream.progress = bar

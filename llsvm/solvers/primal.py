@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
 import numpy as np
 
 from llsvm import _primal
 from llsvm.core import Certificate, PassStats, Problem
-from llsvm.evaluate import along_ray, best_multiple, total_loss
+from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
 from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns, signs_of
 
 STATE = np.dtype([
@@ -69,7 +70,8 @@ class Machine:
         """l, and the ball in which the optimum must lie."""
         self._growing = False
         self._state["n_rows"] = label_counts.sum()
-        self._state["radius_square"] = self.problem.costs[(self.problem.signs > 0).astype(int)] @ label_counts
+        costs = self.problem.costs[(self.problem.signs > 0).astype(int)]
+        self._state["radius_square"] = math.fsum(costs * label_counts)
         if self._config.init == "random":
             norm = float(np.sqrt(self._state["radius_square"][0]))
             end = len(self._v) - (self.problem.bias == 0)
@@ -116,7 +118,7 @@ class Machine:
 
     def _measure(self) -> None:
         """w.w itself, where steps keep it up only nearly."""
-        self._state["square"] = self._state["scale"] ** 2 * (self._v @ self._v)
+        self._state["square"] = self._state["scale"] ** 2 * dot(self._v, self._v)
 
     # --- weights and what they are worth
 
@@ -146,7 +148,7 @@ class Machine:
         if self._config.average:
             factor, primal = best_multiple(seen, w, squared_loss=False)
         else:
-            factor, primal = 1.0, 0.5 * float(w @ w) + seen
+            factor, primal = 1.0, 0.5 * dot(w, w) + seen
         if primal > self._state["radius_square"][0]:  # P(0)
             factor, primal = 0.0, float(self._state["radius_square"][0])
         if self._primal is None or primal <= self._primal:

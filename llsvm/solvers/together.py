@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from llsvm.evaluate import dot
+
 # A thread has twice as many rows at once where D gains this share of what their steps should add to it, and half as
 # many where it gains less than that. A gain below this share of D is not judged.
 GOOD, BAD, SMALLEST_GAIN = 0.8, 0.5, 1e-10
@@ -11,7 +13,7 @@ LINE, MOST_SWEEPS_ALONE = 64, 8
 
 
 def half_square(w: np.ndarray) -> float:
-    return 0.5 * float(w @ w)
+    return 0.5 * dot(w, w)
 
 
 def dual_at(state: np.ndarray, square: float) -> float:
