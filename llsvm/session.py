@@ -101,9 +101,20 @@ def train_model(
         console.line(_summary(outcome, config))
     elif not quiet:
         print_result(_summary(outcome, config))
-    if outcome.reason not in ("converged", "interrupted") and (strict or not train.has_one_pass(config)):
-        console.warn(_shortfall(outcome, config))
-    return outcome.reason == "converged", outcome.reason == "interrupted"
+    missed = outcome.reason not in ("converged", "interrupted")
+    doubts = [_shortfall(outcome, config)] if missed and (strict or not train.has_one_pass(config)) else []
+    doubts += [_distance(outcome, config)] if outcome.is_far else []
+    if doubts:
+        console.warn("; ".join(doubts))
+    is_met = outcome.reason == "converged" and (not outcome.is_far or outcome.stats.gap <= config.tolerance)
+    return is_met, outcome.reason == "interrupted"
+
+
+def _distance(outcome: train.Outcome, config: train.Config) -> str:
+    """That nobody should use this result without a second thought."""
+    nearer = train.nearer_solver(config)
+    what_to_do = f" (-s {nearer} comes nearer)" if nearer else ""
+    return f"far from the optimum, as far as is proved: the relative duality gap is {outcome.stats.gap:.2e}{what_to_do}"
 
 
 def _shortfall(outcome: train.Outcome, config: train.Config) -> str:

@@ -25,6 +25,7 @@ from llsvm.text import Labels, scan_blocks
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
+FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LONGEST_PATH = 4096
 
 
@@ -74,6 +75,11 @@ class Outcome:
     reason: str
     classes: list[Certificate] = field(default_factory=list)
     uncertified: str = ""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether all that is proved is that the optimum may be far away."""
+        return self.certificate is not None and not self.certificate.relative_gap <= FAR
 
 
 @contextmanager
@@ -147,6 +153,13 @@ GAP = solvers.Solver.measure
 def measure(config: Config) -> str:
     """What the tolerance is of."""
     return GAP if config.exact else solvers.find(config.solver).measure
+
+
+def nearer_solver(config: Config) -> str:
+    """The solver that goes on to the optimum of the same problem, where the one that was asked for does not."""
+    solver = solvers.find(config.solver)
+    goes_on = config.exact or not (solver.one_pass or solver.many_passes)
+    return "" if goes_on else "dual-l2" if solver.squared_loss else "dual"
 
 
 def own_options(config: Config) -> dict:

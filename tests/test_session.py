@@ -1,11 +1,13 @@
 """What training does with odd inputs, logs and outputs: nothing is destroyed, nothing is left behind."""
 
 import gzip
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from problems import make_noisy_rows, write_text
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
@@ -70,3 +72,35 @@ def test_a_set_that_was_being_replaced_when_the_process_was_killed_comes_back(ru
     (here / "data.txt.blocks").rename(here / f".data.txt.blocks.{dead.pid}.old.partial")
     assert run("llsvm-split", "data.txt").returncode == 1  # it is there again, and not to be replaced without --force
     assert run("llsvm-train", "data.txt.blocks", "new").returncode == 0
+
+
+def write_sorted(path):
+    X, y = make_noisy_rows(4, 2000)
+    order = np.argsort(y, kind="stable")
+    write_text(path, X[order], y[order])
+    return X, y
+
+
+@pytest.mark.parametrize("words, code, nearer", [
+    (["-s", "shrink", "-e", "1e-9"], 0, "dual"), (["-s", "shrink", "-e", "1e-9", "--strict"], 3, "dual"),
+    (["-s", "stream"], 0, "dual-l2"), (["-s", "stream", "--strict"], 3, "dual-l2"),
+    (["-s", "pegasos", "--max-passes", "1"], 0, "dual"),
+    (["-s", "dual", "--max-passes", "1", "-c", "1000"], 0, None),
+    (["-s", "cs", "--max-passes", "1", "-c", "1000", "--strict"], 3, None),
+])  # fmt: skip
+def test_a_result_far_from_the_optimum_is_called_so_and_fails_under_strict(run, tmp_path, words, code, nearer):
+    """Rows sorted by class: one pass leaves next to nothing of what it learnt from the first class."""
+    X, y = write_sorted(tmp_path / "sorted.txt")
+    finished = run("llsvm-train", "-q", *words, "sorted.txt", "model")
+    assert finished.returncode == code, finished
+    [warning] = finished.stderr.splitlines()
+    assert warning.startswith("warning: ") and "far from the optimum, as far as is proved" in warning
+    assert (f"(-s {nearer} comes nearer)" in warning) if nearer else ("comes nearer" not in warning)
+    certificate = json.loads(run("llsvm", "info", "model", "--json").stdout)["certificate"]
+    assert certificate["relative_gap"] > 0.1
+
+
+def test_a_result_near_the_optimum_has_no_such_warning(run, tmp_path):
+    write_sorted(tmp_path / "sorted.txt")
+    finished = run("llsvm-train", "-q", "--strict", "-e", "0.09", "sorted.txt", "model")
+    assert (finished.returncode, finished.stderr) == (0, "")
