@@ -10,6 +10,8 @@ cdef enum:
 
 cdef extern from *:
     """
+    #define llsvm_is_raised(flag) __atomic_load_n(flag, __ATOMIC_RELAXED)
+    #define llsvm_raise(flag) __atomic_exchange_n(flag, 1, __ATOMIC_RELAXED)
     #include <stddef.h>
     #include <stdint.h>
     #if defined(__GLIBC__)
@@ -51,6 +53,8 @@ cdef extern from *:
     void c_keep_freed "llsvm_keep_freed"(int largest, int most) noexcept nogil
     void ask_for_large_pages "llsvm_ask_for_large_pages"(void* data, size_t size) noexcept nogil
     void refuse_large_pages "llsvm_refuse_large_pages"(void* data, size_t size) noexcept nogil
+    bint is_raised "llsvm_is_raised"(const uint8_t* flag) noexcept nogil
+    bint raise_flag "llsvm_raise"(uint8_t* flag) noexcept nogil  # whether it was raised before
     int64_t populate "llsvm_populate"(void* data, size_t size) noexcept nogil  # ns that it took
 
 
@@ -91,8 +95,7 @@ def touch(int32_t[::1] table, const int64_t[::1] places, uint8_t[::1] touched):
     with nogil:
         for k in range(places.shape[0]):
             part = places[k] // size
-            if places[k] < n and not touched[part]:
-                touched[part] = True
+            if places[k] < n and not is_raised(&touched[part]) and not raise_flag(&touched[part]):
                 if populate(&table[part * size], size * sizeof(int32_t)) > PATIENCE:
                     refuse_large_pages(&table[0], n * sizeof(int32_t))
 
