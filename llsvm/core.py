@@ -10,6 +10,8 @@ if TYPE_CHECKING:  # numpy takes longer to load than --help should take
     import numpy as np
 
 REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
+LABEL_BYTES = 256
+TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's embeddings, overrides and isolates
 ROUNDING = 1e-6  # of the objective, by which what was summed in another order may differ
 
 
@@ -54,6 +56,32 @@ def quoted(text: str | bytes, most: int = 60) -> str:
     start = data[: 4 * most + 4].decode("utf-8", "backslashreplace")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in start)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+def label_fault(name: str) -> str | None:
+    """What a label should be that this one is not; None where it is one.
+
+    A label is one word that can be seen: UTF-8 without control characters, blanks, or marks that turn the direction of
+    writing, of at most 256 bytes. What stands for a missing number, nan or inf, is no label.
+    """
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "a label in UTF-8"
+    if not 0 < size <= LABEL_BYTES:
+        return f"a label of 1 to {LABEL_BYTES} bytes"
+    if " " in name or (not name.isprintable() and any(map(_is_invisible, name))):
+        return "a label without blanks or control characters"
+    if name.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        return "a label other than nan and inf"
+    return None
+
+
+def _is_invisible(character: str) -> bool:
+    """Some that Python calls not printable are letters' company, as the joiners of Persian and of emoji."""
+    from unicodedata import bidirectional, category
+
+    return category(character) in ("Cc", "Cs", "Zs", "Zl", "Zp") or bidirectional(character) in TURNS
 
 
 @dataclass

@@ -172,3 +172,22 @@ def test_no_sum_is_added_in_the_order_that_suits_the_processor(module):
 def test_what_is_quoted_from_a_file_is_escaped_and_cut(text, shown):
     assert core.quoted(text) == shown
     assert len(core.quoted(text)) <= 60
+
+
+@pytest.mark.parametrize("name", [
+    "1", "-1", "spam", "grün", "١", "1²", "a=b;c", "nano", "info", "inf-1", "x" * 256, "ü" * 128, "👩\u200d🔬",
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "?", '"quoted"', "1e400",
+])  # fmt: skip
+def test_a_label_is_a_word_that_can_be_seen(name):
+    assert core.label_fault(name) is None
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("\udce9t\udce9", "UTF-8"), ("", "1 to 256 bytes"), ("x" * 257, "1 to 256 bytes"), ("ü" * 129, "1 to 256 bytes"),
+    ("\x00", "control"), ("a\x1b[31m", "control"), ("a\x7f", "control"), ("a\x85b", "control"), ("a b", "blanks"),
+    ("a\u00a0b", "blanks"), ("a\u2028", "control"), ("a\u202eb", "control"), ("a\u2067b", "control"),
+    ("a\tb", "blanks"),
+    *((name, "nan and inf") for name in ("nan", "NaN", "-nan", "inf", "+Inf", "-INF", "infinity", "-Infinity")),
+])  # fmt: skip
+def test_what_is_no_label_is_told_from_one(name, words):
+    assert words in core.label_fault(name)
