@@ -99,6 +99,7 @@ cdef bint get_values(const uint8_t* p, const Header* header, const int32_t* leng
     cdef value_t[256] entries
     cdef value_t first
     cdef int64_t k, j, n = header.nonzeros
+    cdef uint8_t last_entry = 0
     if header.value_mode == ROW_CONSTANT:
         for k in range(header.rows):
             memcpy(&first, p + k * sizeof(value_t), sizeof(value_t))
@@ -108,6 +109,10 @@ cdef bint get_values(const uint8_t* p, const Header* header, const int32_t* leng
     elif header.value_mode == DICTIONARY:
         memcpy(entries, p, (header.last_entry + 1) * sizeof(value_t))
         p += (header.last_entry + 1) * sizeof(value_t)
+        for k in range(n):
+            last_entry = max(last_entry, p[k])
+        if last_entry > header.last_entry:
+            return False
         for k in range(n):
             values[k] = entries[p[k]]
     elif header.value_mode == COMMON_NUMBER:

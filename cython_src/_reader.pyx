@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from libc.math cimport sqrt
+from libc.math cimport INFINITY, sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memmove
 
@@ -26,7 +26,7 @@ def fill(
 ):
     """Lays the rows of a chunk out in room, alpha = 0, and describes them in rows.
 
-    Returns (bytes used, largest squared norm)."""
+    Returns (bytes used, largest squared norm), the latter infinite where a value is not a number."""
     cdef int64_t r, length, at = 0
     cdef uint8_t* out = &room[0]
     cdef uint8_t* start = out
@@ -53,7 +53,8 @@ def fill(
             if length:
                 square = lay_out(&features[at], &values[at], length, layout, out)
             rows[r].norm = <float>sqrt(square)
-            largest = max(largest, square)
+            if not square <= largest:
+                largest = square if square == square else INFINITY
             out += size_of(length, layout, sizeof(value_t))
             at += length
     return out - start, largest

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from llsvm import _blockset
-from llsvm.core import Block, DataError, Description, LlsvmError, UsageError
-from llsvm.frames import FORMAT, IDS_A_FRAME, MANIFEST, REPAIR, VERSION, BlockFile, codec, payload_room
+from llsvm.core import ROUNDING, Block, DataError, Description
+from llsvm.frames import IDS_A_FRAME, MANIFEST, REPAIR, BlockFile, codec, payload_room
+from llsvm.manifest import read_manifest
 
 KEPT_OPEN = 64  # files that are read
 
@@ -23,8 +22,7 @@ class BlockSet:
 
     def __init__(self, path):
         self.path = Path(path)
-        header = _read_manifest(self.path)
-        self.header = header
+        self.header = header = read_manifest(self.path)
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
         self.dtype, self.n_labels = np.dtype(header["values"]), len(header["labels"])
         self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], {}
@@ -39,12 +37,6 @@ class BlockSet:
         self.chunk_bytes = np.array([n for block in self.blocks for n in block.bytes], np.int64)
         self._checksums = [checksum for block in self.blocks for checksum in block.checksums]
         self._offsets = np.array([o for block in self.blocks for o in np.cumsum([0, *block.bytes])[:-1]], np.int64)
-        if self.chunk_rows.sum() != self.n_rows or self.chunk_nonzeros.sum() != self.n_nonzeros:
-            raise DataError(f"{self.path / MANIFEST}: the chunks do not add up to the set", REPAIR)
-        if self.header["version"] >= 3:
-            ids, n_frames = self.header["feature_ids"], -(-self.n_features // IDS_A_FRAME)
-            if not len(ids["bytes"]) == len(ids["checksums"]) == n_frames:
-                raise DataError(f"{self.path / MANIFEST}: not {n_frames} frames of ids", REPAIR)
 
     @property
     def description(self) -> Description:
@@ -60,9 +52,8 @@ class BlockSet:
 
     def feature_ids(self) -> np.ndarray:
         """The 1-based id of every feature (int64), by feature number."""
-        entry, step = self.header["feature_ids"], IDS_A_FRAME
-        if self.header["version"] < 3:  # one frame
-            entry, step = {**entry, "bytes": [entry["bytes"]], "checksums": [entry["checksum"]]}, self.n_features or 1
+        entry = self.header["feature_ids"]
+        step = IDS_A_FRAME if self.header["version"] >= 3 else self.n_features or 1
         where, ids, offset = str(self.path / entry["file"]), np.empty(self.n_features, np.int64), 0
         for number, (size, checksum) in enumerate(zip(entry["bytes"], entry["checksums"], strict=True)):
             part = ids[number * step : (number + 1) * step]
@@ -72,6 +63,10 @@ class BlockSet:
                 raise DataError(f"{where}: not {self.n_features} ids", REPAIR)
             part.view(np.uint8).reshape(-1, 8)[:] = planes.reshape(8, len(part)).T
             offset += size
+        smallest, largest = int(ids.min(initial=1)), int(ids.max(initial=0))
+        if smallest < 1 or largest != self.header["largest_id"]:
+            raise DataError(f"{where}: ids from {smallest} to {largest}, but the manifest says that the largest is "
+                            f"{self.header['largest_id']}", REPAIR)
         return ids
 
     def place(self, chunk: int) -> tuple[str, int]:
@@ -89,7 +84,9 @@ class BlockSet:
                 os.posix_fadvise(descriptor, place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
 
     def load_chunk(self, chunk: int) -> Block:
-        codes, lengths, features, values = Decoder(self).decode(chunk)
+        decoder = Decoder(self)
+        codes, lengths, features, values = decoder.decode(chunk)
+        decoder.check_values(chunk, values)
         return Block(codes, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), features, values)
 
     def read_chunk(self, chunk: int, room: np.ndarray) -> np.ndarray:
@@ -149,6 +146,7 @@ class Decoder:
         self._codes, self._lengths = np.empty(most_rows, np.uint16), np.empty(most_rows, np.int32)
         self._features, self._values = np.empty(most_nonzeros, np.int32), np.empty(most_nonzeros, blocks.dtype)
         self._blocks, self.read_seconds = blocks, 0.0
+        self._longest = blocks.header["largest_norm"] * (1 + ROUNDING)
 
     # What happens for every chunk: threads wait for each other where Python does much.
     def decode(self, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -164,37 +162,25 @@ class Decoder:
             raise DataError(f"{where}: contents and manifest disagree", REPAIR)
         return arrays
 
+    def check_values(self, chunk: int, values: np.ndarray) -> None:
+        if not np.isfinite(values).all():
+            where = _Place(self._blocks.path, *self._blocks.place(chunk))
+            raise DataError(f"{where}: a value is infinite or not a number", REPAIR)
+
+    def check_norm(self, chunk: int, values: np.ndarray, square: float) -> None:
+        """Refuses rows that the manifest does not speak of, square being that of the longest, infinite where a value is
+        no number."""
+        if square <= self._longest * self._longest and square < np.inf:
+            return
+        self.check_values(chunk, values)
+        if not np.sqrt(square) <= self._longest:
+            where = _Place(self._blocks.path, *self._blocks.place(chunk))
+            raise DataError(f"{where}: a row of norm {np.sqrt(square):g}, but the manifest says that the longest has "
+                            f"{self._blocks.header['largest_norm']:g}", REPAIR)
+
 
 def is_block_set(path) -> bool:
     try:
         return (Path(path) / MANIFEST).is_file()
     except (OSError, ValueError):
         return False
-
-
-def _read_manifest(path: Path) -> dict:
-    file = path / MANIFEST
-    if not path.is_dir():
-        raise LlsvmError(f"{path}: no such block set")
-    try:
-        text = file.read_text("ascii")
-    except FileNotFoundError:
-        raise LlsvmError(f"{path} has no {MANIFEST}: not a block set, or an unfinished one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: {getattr(error, 'strerror', None) or 'corrupt'}", REPAIR) from None
-    try:
-        header = json.loads(text)
-        if header["format"] != FORMAT:
-            raise UsageError(f"{path} is not a block set of llsvm")
-        if header["version"] > VERSION:
-            raise LlsvmError(
-                f"{path} has format version {header['version']}, this llsvm reads up to {VERSION}",
-                "upgrade llsvm, or make the set again with this one",
-            )
-        found = f"{zlib.crc32(text[: text.rindex(chr(34) + 'checksum' + chr(34) + ':')].encode()):08x}"
-        expected = header["checksum"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file}: corrupt or truncated ({error})", REPAIR) from None
-    if found != expected:
-        raise DataError(f"{file}: checksum {found} read, {expected} expected", REPAIR)
-    return header

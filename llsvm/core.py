@@ -84,6 +84,44 @@ def _is_invisible(character: str) -> bool:
     return category(character) in ("Cc", "Cs", "Zs", "Zl", "Zp") or bidirectional(character) in TURNS
 
 
+def name_fault(name) -> str:
+    """Why this cannot be the name of a label in a model or a block set, "" if it can: it would break a line of output.
+    label_fault is stricter with text; files made before it was may be read."""
+    if not isinstance(name, str):
+        return "is no text"
+    if not name or "\n" in name or "\r" in name:
+        return "has a line end in it" if name else "is empty"
+    try:
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "is no text"
+    return ""
+
+
+def check_labels(names: list) -> None:
+    """Raises ValueError unless these can be the labels of a data set or a model."""
+    known = set()
+    for number, name in enumerate(names, 1):
+        if fault := name_fault(name):
+            raise ValueError(f"label {number} {fault}")
+        if name in known:
+            raise ValueError(f"label {number} is {quoted(name)} a second time")
+        known.add(name)
+
+
+def read_object(text: str | bytes) -> dict:
+    """The JSON object that this text is; ValueError where it is none, or where brackets stand in brackets too deep."""
+    import json
+
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets in brackets, too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
 @dataclass
 class Block:
     """Rows: row r has features[indptr[r]:indptr[r + 1]] (0-based, int32), the values beside them, and a label code.

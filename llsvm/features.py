@@ -7,13 +7,12 @@ import threading
 from llsvm import _features
 from llsvm.arrays import empty, touch, zeros
 from llsvm.core import DataError, UsageError
-from llsvm.frames import IDS_A_FRAME
+from llsvm.frames import FEATURE_LIMIT, IDS_A_FRAME
 from llsvm.memory import enough, format_size
 
 DIRECT_LIMIT = 1 << 24
 PART = 1 << 19  # entries of that table for which memory is found at once: a large page
 PREPARED = 4 * PART  # entries from which on that is done beforehand
-FEATURE_LIMIT = 2**31 - IDS_A_FRAME
 
 
 class FeatureMap:

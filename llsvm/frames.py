@@ -12,6 +12,7 @@ from llsvm.core import DataError
 FORMAT, VERSION = "llsvm-blocks", 3
 MANIFEST, FEATURE_IDS = "manifest.json", "features.zst"
 IDS_A_FRAME = 1 << 18
+FEATURE_LIMIT = 2**31 - IDS_A_FRAME  # features are numbered by 32 bits
 # Text-like data, bytes and nanoseconds to decode a nonzero: level 1 4.88 and 6.9, level -1 4.92 and 2.7.
 LEVEL = -1
 

@@ -96,13 +96,27 @@ class Arena:
         self.n_rows = self.used = 0
 
     def add(self, codes, lengths, features, values, chunk: int) -> None:
+        self._check_length(self._lay_out(codes, lengths, features, values, chunk))
+
+    def add_chunk(self, decoder: Decoder, chunk: int) -> None:
+        """Adds the rows of a chunk of a block set, which must be what the set says."""
+        codes, lengths, features, values = decoder.decode(chunk)
+        square = self._lay_out(codes, lengths, features, values, chunk)
+        decoder.check_norm(chunk, values, square)
+        self._check_length(square)
+
+    def _lay_out(self, codes, lengths, features, values, chunk: int) -> float:
+        """The largest squared norm of these rows, infinite where a value is no number."""
         table = self._table[self.n_rows : self.n_rows + len(codes)]
         used, square = _reader.fill(codes, lengths, features, values, chunk, self._room[self.used :], table)
-        if not square < LARGEST_NORM**2:
-            raise DataError("a row is longer than 3.4e38", "scale the values of the data")
         self.used += used
         self.n_rows += len(codes)
         self.largest_square = max(self.largest_square, square)
+        return square
+
+    def _check_length(self, square: float) -> None:
+        if not square < LARGEST_NORM**2:
+            raise DataError("a row is longer than 3.4e38", "scale the values of the data")
 
     def take(self, rows: np.ndarray, mask: np.ndarray) -> int:
         """Adds copies of these rows of another arena, while there is space; returns how many were looked at."""
@@ -156,7 +170,7 @@ def load(blocks: BlockSet, threads: int) -> Resident:
         n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), value_size)
         arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), Decoder(blocks)
         for chunk in share.tolist():
-            arena.add(*decoder.decode(chunk), chunk)
+            arena.add_chunk(decoder, chunk)
         return arena.data
 
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
@@ -271,7 +285,7 @@ class Prefetcher:
                 self.blocks.ask_for(chunk)
             arena.clear()
             for chunk in group:
-                arena.add(*decoder.decode(chunk), chunk)
+                arena.add_chunk(decoder, chunk)
             filling.outcome.put((arena, group))
         except Exception as error:
             filling.outcome.put(error)

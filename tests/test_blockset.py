@@ -208,6 +208,7 @@ def test_rows_are_stored_in_the_order_of_their_features(tmp_path, kind, dtype):
 
 
 ROW = (0, np.array([0], np.int32), np.ones(1, np.float32))
+EMPTY_ROW = (0, np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 def in_frames(ids) -> list:
@@ -218,7 +219,7 @@ def write_ids(path, ids, calls=()) -> BlockSet:
     """A set of one row and these ids, of which so many frames were told at a time before the end."""
     frames = in_frames(ids)
     with Writer(path, 2, 1, np.float32, 2, 1 << 30) as writer:
-        add_all(writer, [ROW], np.float32)
+        add_all(writer, [ROW if len(ids) else EMPTY_ROW], np.float32)
         for n in calls:
             writer.add_ids(frames[:n])
             frames = frames[n:]
@@ -226,7 +227,7 @@ def write_ids(path, ids, calls=()) -> BlockSet:
     return BlockSet(path)
 
 
-@pytest.mark.parametrize("n, largest", [(3, 200), (2**18, 2**16), (2**18 + 1, 2**24), (600_000, 2**63 - 1)])
+@pytest.mark.parametrize("n, largest", [(3, 200), (2**18, 2**19), (2**18 + 1, 2**24), (600_000, 2**63 - 1)])
 def test_ids_are_stored_as_frames_of_byte_planes(tmp_path, n, largest):
     ids = np.random.default_rng(n).integers(1, largest, n)
     blocks = write_ids(tmp_path / "x.blocks", ids)
@@ -258,7 +259,8 @@ def test_ids_of_version_2_are_one_frame(tmp_path, n):
     frame = zstandard.ZstdCompressor(write_checksum=True).compress(planes)
     (path / "features.zst").write_bytes(frame)
     entry = {"file": "features.zst", "bytes": len(frame), "checksum": frame[-4:][::-1].hex()}
-    rewrite_manifest(path, lambda manifest: manifest.update(version=2, feature_ids=entry))
+    rewrite_manifest(path, lambda manifest: manifest.update(
+        version=2, feature_ids=entry, largest_id=int(ids.max(initial=0))))
     np.testing.assert_array_equal(BlockSet(path).feature_ids(), ids)
 
 

@@ -21,6 +21,7 @@ LEVELS = [
     {"__init__"},
     {"core", "arrays", "pool"},
     {"memory", "files", "sources", "frames"},
+    {"manifest"},
     {"text", "features", "blockset", "writer", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
     {"active", "stream", "predict"},
