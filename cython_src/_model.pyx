@@ -103,7 +103,8 @@ cdef inline bint is_blank(uint8_t byte) noexcept nogil:
 
 
 cdef inline const uint8_t* read_weight(const uint8_t* start, double* weight) noexcept nogil:
-    """The number at start into *weight; the blank behind it, or NULL where it is no number with a blank behind it."""
+    """The number at start into *weight; the blank behind it, or NULL where it is no finite number with a blank behind
+    it."""
     cdef const uint8_t* first = start + (start[0] == 45)
     cdef const uint8_t* p = first
     cdef const uint8_t* point
@@ -135,11 +136,14 @@ cdef inline const uint8_t* read_weight(const uint8_t* start, double* weight) noe
         weight[0] *= SIGN[first != start]
         return p
     weight[0] = strtod(<const char*>start, &behind)
-    return <const uint8_t*>behind if behind != <char*>start and is_blank(behind[0]) else NULL
+    if behind == <char*>start or not is_blank(behind[0]) or not isfinite(weight[0]):
+        return NULL
+    return <const uint8_t*>behind
 
 
 def parse_weights(const uint8_t[::1] text, double[::1] weights):
-    """Fills weights with the numbers in text, behind which 16 zero bytes stand. Returns (numbers found, bytes read)."""
+    """Fills weights with the finite numbers in text, behind which 16 zero bytes stand. Returns (numbers found, bytes
+    before what is none, or the end)."""
     cdef const uint8_t* p = &text[0]
     cdef const uint8_t* behind
     cdef int64_t k = 0, n = weights.shape[0]

@@ -20,6 +20,7 @@ import io
 import itertools
 import json
 import os
+import re
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +30,10 @@ from functools import partial
 import numpy as np
 
 from llsvm import _model
-from llsvm.core import DataError, LlsvmError
+from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object
 from llsvm.files import Output
+from llsvm.frames import MANIFEST
+from llsvm.sources import Source, looks_like
 
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
@@ -39,6 +42,20 @@ PART = 1 << 20  # bytes of text parsed at a time
 SLACK = 16  # zero bytes behind them, which the parser may look at
 MOST_THREADS = 4  # beyond which one thread could not read or write what they do
 TWO_COLUMN_SOLVERS = {"MCSVM_CS"}
+CLASSIFIERS = {"L2R_LR", "L2R_L2LOSS_SVC_DUAL", "L2R_L2LOSS_SVC", "L2R_L1LOSS_SVC_DUAL", "MCSVM_CS",
+               "L1R_L2LOSS_SVC", "L1R_LR", "L2R_LR_DUAL"}  # fmt: skip
+OTHER_MODELS = {"L2R_L2LOSS_SVR": "a regression model", "L2R_L2LOSS_SVR_DUAL": "a regression model",
+                "L2R_L1LOSS_SVR_DUAL": "a regression model", "ONECLASS_SVM": "a one-class model"}  # fmt: skip
+HEADER = ("solver_type", "nr_class", "label", "nr_feature", "bias", "rho", "w", "w_by_id")
+WHOLE = re.compile(r"[0-9]{1,19}")
+LABELS = re.compile(r"[+-]?[0-9]{1,10}(\s+[+-]?[0-9]{1,10})*", re.ASCII)
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+WEIGHTS_OF_ID = re.compile(rb"([0-9]{1,19}):([^:]*)")
+LARGEST_ID = 2**63 - 1
+# Bytes looked at to see what a file is, in a line of a header, and in a name there; lines of a header.
+FRONT, LONGEST_LINE, LONGEST_NAME, MOST_LINES = 4096, 1 << 24, 64, 32
+DEEPEST = 8  # brackets within brackets in our line
+DAMAGED = "the file was changed or damaged"
 
 
 @dataclass
@@ -90,11 +107,9 @@ def save(model: Model, output: Output, threads: int = 1) -> None:
 
 
 def _lines(model: Model, threads: int):
-    integers = all(_is_int32(label) for label in model.labels)
-    numbers = model.labels if integers else [str(number + 1) for number in range(len(model.labels))]
     by_id = model.n_ids > DENSE_LIMIT
     yield (
-        f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(numbers)}\n"
+        f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(_numbers(model.labels))}\n"
         f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
     step = max(1, BATCH // model.n_columns)
@@ -143,6 +158,13 @@ def _lines_by_id(model: Model, step: int, start: int) -> bytes:
     return b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 
+def _numbers(labels: list[str]) -> list[str]:
+    """What LIBLINEAR calls them: themselves where all are numbers it can hold, else 1, 2, ..."""
+    if all(_is_int32(label) for label in labels):
+        return labels
+    return [str(number + 1) for number in range(len(labels))]
+
+
 def _is_int32(label: str) -> bool:
     try:
         return str(int(label)) == label and -(2**31) <= int(label) < 2**31
@@ -151,75 +173,168 @@ def _is_int32(label: str) -> bool:
 
 
 def load(path: str, threads: int = 1) -> Model:
-    """A model of ours or of LIBLINEAR's; anything incomplete or altered is refused."""
+    """A model of ours or of LIBLINEAR's, which may be compressed; - is standard input. What is incomplete, altered, or
+    not what a model can be is refused."""
+    if os.path.isdir(path):
+        kind = "block set" if os.path.exists(os.path.join(path, MANIFEST)) else "directory"
+        raise LlsvmError(f"{path}: a {kind}, not a model file")
+    source = Source(path, hashed=False)
+    source.open()
     try:
-        with open(path, "rb") as file:
-            # A pipe is read whole: what follows needs to know how much there is.
-            return _load(path, file if os.path.isfile(path) else io.BytesIO(file.read()), threads)
+        with open(path, "rb") if source.random_access else _held(source) as file:
+            return _load(source.name, file, threads)
     except OSError as error:
-        raise LlsvmError(f"{path}: {error.strerror}") from None
+        raise LlsvmError(f"{source.name}: {error.strerror}") from None
+    finally:
+        source.close()
+
+
+def _held(source: Source) -> io.BytesIO:
+    """A pipe, or what is compressed, in memory: what follows needs to know how much there is."""
+    text, room, is_known = io.BytesIO(), bytearray(PART), False
+    while count := source.readinto(memoryview(room)):
+        text.write(memoryview(room)[:count])
+        if not is_known and text.tell() >= FRONT:
+            _check_front(source.name, text.getvalue())
+            is_known = True
+    text.seek(0)
+    return text
 
 
 def _load(path: str, file, threads: int) -> Model:
-    header, crc = _header(path, file)
-    try:
-        n_classes, n_features, bias = int(header["nr_class"]), int(header["nr_feature"]), float(header["bias"])
-        solver_type, labels = header["solver_type"], header["label"].split()
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{path}: not a model file (bad or missing header: {error})") from None
-    if len(labels) != n_classes or n_classes < 2 or n_features < 0:
-        raise DataError(f"{path}: not a model file ({len(labels)} labels, {n_classes} classes, {n_features} features)")
-    n_columns = 1 if n_classes == 2 and solver_type not in TWO_COLUMN_SOLVERS else n_classes
-    if "w_by_id" in header:
-        ids, weights, bias_weights, info = _weights_by_id(path, file, crc, n_columns, bias)
+    header = _read_header(path, file)
+    if header.by_id:
+        ids, weights, bias_weights, info = _weights_by_id(path, file, header)
     else:
-        ids, (weights, info) = None, _weights(path, file, crc, (n_features + (bias >= 0), n_columns), threads)
-        weights, bias_weights = (weights[:-1], weights[-1]) if bias >= 0 else (weights, None)
-    labels, zero_based = info.pop("labels", labels), info.pop("zero_based", False)
-    return Model(solver_type, labels, weights, n_features, bias, bias_weights, ids, zero_based, info)
+        ids, (weights, info) = None, _weights(path, file, header, threads)
+        weights, bias_weights = (weights[:-1], weights[-1]) if header.bias >= 0 else (weights, None)
+    try:
+        labels, zero_based = _check_info(info, header.labels)
+    except ValueError as error:
+        raise DataError(f"{path}: damaged in its last line ({error})", DAMAGED) from None
+    return Model(header.solver_type, labels, weights, header.n_ids, header.bias, bias_weights, ids, zero_based, info)
 
 
-def _header(path: str, file) -> tuple[dict, int]:
-    """The lines before the weights, and their CRC-32."""
-    header, crc = {}, 0
-    for _ in range(8):
-        line = file.readline(1 << 20)
-        if not line.endswith(b"\n"):
-            break
-        crc = zlib.crc32(line, crc)
-        words = line[:-1].decode("ascii", "replace").split(None, 1)
-        if words and words[0] in ("w", "w_by_id"):
-            header[words[0]] = ""
-            return header, crc
-        if len(words) == 2:
-            header[words[0]] = words[1]
-    raise DataError(f"{path}: not a model file, or cut short in its header")
+def _check_info(info: dict, numbers: list[str]) -> tuple[list[str], bool]:
+    """The labels and zero_based, taken out of what our line says, if it fits the numbers of LIBLINEAR's header."""
+    labels, zero_based = info.pop("labels", numbers), info.pop("zero_based", False)
+    if not isinstance(labels, list) or len(labels) != len(numbers):
+        raise ValueError(f"{len(numbers)} labels are expected")
+    check_labels(labels)
+    if _numbers(labels) != numbers:
+        raise ValueError("its labels are not those of the header")
+    if not isinstance(zero_based, bool):
+        raise ValueError("zero_based is neither true nor false")
+    if _is_deep(info, DEEPEST):
+        raise ValueError("brackets in brackets, too deep")
+    return labels, zero_based
+
+
+def _is_deep(value, most: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most < 0 or any(_is_deep(item, most - 1) for item in inner)
+
+
+@dataclass
+class _Header:
+    """What stands before the weights: its CRC-32, its lines, and what they say."""
+
+    crc: int
+    n_lines: int
+    solver_type: str
+    labels: list[str]
+    n_ids: int
+    bias: float
+    by_id: bool
+
+    @property
+    def n_columns(self) -> int:
+        return 1 if len(self.labels) == 2 and self.solver_type not in TWO_COLUMN_SOLVERS else len(self.labels)
+
+
+def _check_front(path: str, front: bytes) -> None:
+    words = front[:LONGEST_NAME].split(None, 1)
+    if words and words[0].decode("ascii", "replace") in HEADER:
+        return
+    kind = "empty" if not words else looks_like(front[:PART])
+    raise DataError(f"{path}: not a model file" + f" ({kind})" * bool(kind),
+                    "llsvm-predict TEST MODEL OUTPUT" if kind == "LIBSVM text" else "")
+
+
+def _read_header(path: str, file) -> _Header:
+    _check_front(path, file.read(FRONT))
+    file.seek(0)
+    said, crc, n_lines = {}, 0, 0
+    while not {"w", "w_by_id"} & said.keys():
+        line = file.readline(LONGEST_LINE)
+        if not line.endswith(b"\n") or n_lines == MOST_LINES:
+            raise DataError(f"{path}: not a model file, or cut short in its header")
+        crc, n_lines = zlib.crc32(line, crc), n_lines + 1
+        name, *value = line.decode("ascii", "replace").split(None, 1) or [""]
+        if name and (name not in HEADER or name in said):
+            raise DataError(f"{path}:{n_lines}: read '{quoted(name)}'" + " a second time" * (name in said)
+                            + f", expected one of {', '.join(HEADER)}", DAMAGED)
+        said[name] = value[0].strip() if value else ""
+    try:
+        return _checked(said, crc, n_lines)
+    except ValueError as error:
+        raise DataError(f"{path}: not a model file ({error})") from None
+
+
+def _checked(said: dict[str, str], crc: int, n_lines: int) -> _Header:
+    """ValueError says what is wrong with the lines of a header."""
+    solver_type = _said(said, "solver_type", re.compile(r".+"))
+    if solver_type in OTHER_MODELS:
+        raise ValueError(f"{OTHER_MODELS[solver_type]}, {solver_type}; llsvm knows classifiers")
+    if solver_type not in CLASSIFIERS:
+        raise ValueError(f"solver_type {quoted(solver_type)} is unknown")
+    labels = [str(int(word)) for word in _said(said, "label", LABELS).split()]
+    n_classes, n_ids = (int(_said(said, name, WHOLE)) for name in ("nr_class", "nr_feature"))
+    bias = float(_said(said, "bias", NUMBER))
+    if len(labels) != n_classes or n_classes < 2:
+        raise ValueError(f"{len(labels)} labels, {n_classes} classes")
+    if n_ids > LARGEST_ID or not abs(bias) < np.inf:
+        raise ValueError(f"nr_feature {n_ids}, bias {bias}")
+    check_labels(labels)
+    return _Header(crc, n_lines, solver_type, labels, n_ids, bias, "w_by_id" in said)
+
+
+def _said(said: dict[str, str], name: str, pattern: re.Pattern) -> str:
+    if name not in said:
+        raise ValueError(f"bad or missing header: '{name}'")
+    if not pattern.fullmatch(said[name]):
+        raise ValueError(f"bad header: {name} {quoted(said[name])}")
+    return said[name]
 
 
 def _trailer(path: str, line: bytes, crc: int) -> dict:
     """What our line, the last one, says; crc is that of all before it."""
     expected, _, ours = line[len(TRAILER) :].rstrip(b"\n").partition(b" ")
+    if line.endswith(b"}\r\n"):
+        raise DataError(f"{path}: its line ends are those of Windows", "fetch it as it was written, or try dos2unix")
     if not line.endswith(b"}\n"):
         raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file")
     found = b"%08x" % zlib.crc32(ours, crc)
     if found != expected:
-        stands = expected[:20].decode("ascii", "backslashreplace")
-        raise DataError(f"{path}: its checksum is {found.decode()}, but {stands} stands there",
-                        "the file was changed or damaged")
-    return json.loads(ours)
+        raise DataError(f"{path}: its checksum is {found.decode()}, but {quoted(expected[:20])} stands there", DAMAGED)
+    try:
+        return read_object(ours)
+    except ValueError as error:
+        raise DataError(f"{path}: damaged in its last line ({error})", DAMAGED) from None
 
 
-def _weights(path: str, file, crc: int, shape: tuple[int, int], threads: int) -> tuple[np.ndarray, dict]:
+def _weights(path: str, file, header: _Header, threads: int) -> tuple[np.ndarray, dict]:
     """The weights, and what our line behind them says: {} in a model of LIBLINEAR's."""
+    shape = header.n_ids + (header.bias >= 0), header.n_columns
     start, size = file.tell(), shape[0] * shape[1]
     if 2 * size > file.seek(0, os.SEEK_END) - start:
         raise DataError(f"{path}: cut short, {size} weights expected")
     file.seek(start)
     weights = np.empty(shape)
-    text = _WeightText(file, crc, weights.reshape(-1))
+    text = _WeightText(file, header.crc, weights.reshape(-1))
     found = text.parse(min(threads, MOST_THREADS))
     if found < size:
-        raise DataError(f"{path}: cut short or damaged, {size} weights expected, {found} found")
+        raise _bad_weight(path, file, header.n_lines, start, text.n_bytes, f"{size} weights expected, {found} found")
     line = text.rest.lstrip(b" \t\r\n")
     if not line:
         return weights, {}
@@ -228,24 +343,40 @@ def _weights(path: str, file, crc: int, shape: tuple[int, int], threads: int) ->
     return weights, _trailer(path, line, zlib.crc32(text.rest[: len(text.rest) - len(line)], text.crc))
 
 
+def _bad_weight(path: str, file, n_lines: int, start: int, n_bytes: int, what: str) -> DataError:
+    """What stands so many bytes behind the start of the weights instead of one; n_lines come before the start."""
+    file.seek(start)
+    while n_bytes > 0:
+        part = file.read(min(PART, n_bytes))
+        n_lines, n_bytes = n_lines + part.count(b"\n"), n_bytes - len(part)
+    word = (file.read(100).split(None, 1) or [b""])[0]
+    if not word or word == TRAILER.strip():
+        return DataError(f"{path}: cut short, {what}", "train again, or fetch the whole file")
+    return DataError(f"{path}:{n_lines + 1}: read '{quoted(word)}', expected a finite number ({what})", DAMAGED)
+
+
 class _WeightText:
     """The text from the first weight on, read in parts, which several threads parse.
 
-    crc goes on from what was before, up to the last weight; rest is the text behind that.
+    crc goes on from what was before, up to the last weight; rest is the text behind that. n_bytes: those before the
+    first word that is no weight.
     """
 
     def __init__(self, file, crc: int, weights: np.ndarray):
-        self.crc, self.rest = crc, b""
+        self.crc, self.rest, self.n_bytes = crc, b"", 0
         self._file, self._weights, self._last = file, weights, b""
 
     def parse(self, threads: int) -> int:
         """Fills the weights; returns how many were found, up to the first that is none."""
         done, parts = 0, _parts(self._file, [bytearray(PART + SLACK) for _ in range(threads + 1)])
-        for found, wanted in in_order(_parse, self._before_last(parts), threads):
+        for found, wanted, behind, size in in_order(_parse, self._before_last(parts), threads):
             done += found
             if found < wanted:
+                self.n_bytes += behind
                 return done
+            self.n_bytes += size
         found, behind = _model.parse_weights(self._last, self._weights[done:])
+        self.n_bytes += behind
         self.crc = zlib.crc32(self._last[:behind], self.crc)
         self.rest = bytes(self._last[behind:]) + b"".join(bytes(text) for text, _ in parts)
         return done + found
@@ -262,9 +393,11 @@ class _WeightText:
             begin = end
 
 
-def _parse(part) -> tuple[int, int]:
+def _parse(part) -> tuple[int, int, int, int]:
+    """Numbers found and wanted, and bytes before the first that is none and in all."""
     text, weights = part
-    return _model.parse_weights(text, weights)[0], len(weights)
+    found, behind = _model.parse_weights(text, weights)
+    return found, len(weights), behind, len(text)
 
 
 def _parts(file, rooms: list[bytearray]):
@@ -285,17 +418,30 @@ def _parts(file, rooms: list[bytearray]):
             return
 
 
-def _weights_by_id(path: str, file, crc: int, n_columns: int, bias: float):
+def _weights_by_id(path: str, file, header: _Header):
     text = file.read()
     end = text.rfind(b"\n" + TRAILER)
     if end < 0:
         raise DataError(f"{path}: cut short, its last line is missing", "train again, or fetch the whole file")
-    info = _trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], crc))
-    lines = text[:end].split(b"\n")
-    bias_line = lines.pop() if bias >= 0 else None
-    try:
-        ids = np.array([int(line.split(b":", 1)[0]) for line in lines], np.int64)
-        weights = np.array([line.split(b":", 1)[1].split() for line in lines], np.float64)
-        return ids, weights.reshape(-1, n_columns), bias_line and np.array(bias_line.split(), np.float64), info
-    except (ValueError, IndexError):
-        raise DataError(f"{path}: damaged weights") from None
+    info = _trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], header.crc))
+    lines, ids, last, n_columns = text[:end].split(b"\n"), [], 0, header.n_columns
+
+    def damaged(number: int, expected: str) -> DataError:
+        return DataError(f"{path}:{header.n_lines + number + 1}: read '{quoted(lines[number])}', expected {expected}",
+                         DAMAGED)
+
+    for number in range(len(lines) - (header.bias >= 0)):
+        match = WEIGHTS_OF_ID.fullmatch(lines[number])
+        if not match or not last < int(match[1]) <= header.n_ids:
+            raise damaged(number, f"id:weight, the id above {last} and at most {header.n_ids}")
+        last, lines[number] = int(match[1]), match[2]
+        ids.append(last)
+    for number, line in enumerate(lines):
+        if len(line.split()) != n_columns:
+            raise damaged(number, f"{n_columns} weights")
+    weights = np.empty((len(lines), n_columns))
+    found, _ = _model.parse_weights(b" ".join([*lines, bytes(SLACK)]), weights.reshape(-1))
+    if found < weights.size:
+        raise damaged(found // n_columns, "finite numbers")
+    weights, bias_weights = (weights[:-1], weights[-1]) if header.bias >= 0 else (weights, None)
+    return np.array(ids, np.int64), weights, bias_weights, info
