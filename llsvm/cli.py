@@ -273,7 +273,8 @@ def predict(test, model, output, scores, zero_based, quiet, threads):
     """Applies MODEL to TEST and writes one label a line to OUTPUT.
 
     TEST is LIBSVM text (any compression), - for standard input, or a block set (whose rows come in the order of its
-    blocks); OUTPUT may be -. MODEL is one of ours or LIBLINEAR's. Features the model does not know are ignored.
+    blocks); OUTPUT may be -. MODEL is one of ours or LIBLINEAR's, or - for
+    standard input. Features the model does not know are ignored.
 
     \b
     llsvm-predict test.txt model out

@@ -40,6 +40,9 @@ class Predictor:
     def __init__(self, model):
         self.model = model
         self.two_class = model.n_columns == 1
+        if len(model.labels) != (2 if self.two_class else model.n_columns):
+            raise ValueError(f"{len(model.labels)} labels for {model.n_columns} columns of weights")
+        self._ids = np.zeros(1, np.int64) if model.ids is not None and not len(model.ids) else model.ids  # no id is 0
         offset = np.zeros(model.n_columns) if model.bias_weights is None else model.bias * model.bias_weights
         self._weights, self._offset = np.ascontiguousarray(model.weights), np.ascontiguousarray(offset)
         names = [name.encode("utf-8", "surrogateescape") for name in model.labels]
@@ -49,10 +52,10 @@ class Predictor:
 
     def scores(self, ids, values, indptr) -> np.ndarray:
         """Decision values, a column a class, one column where two classes share a weight vector."""
-        if self.model.ids is not None:
-            places = np.searchsorted(self.model.ids, ids)
-            places[places == len(self.model.ids)] = 0
-            ids = np.where(self.model.ids[places] == ids, places + 1, 0)
+        if self._ids is not None:
+            places = np.searchsorted(self._ids, ids)
+            places[places == len(self._ids)] = 0
+            ids = np.where(self._ids[places] == ids, places + 1, 0)
         out = np.empty((len(indptr) - 1, self.model.n_columns))
         _evaluate.scores(ids, values, indptr, self._weights, self._offset, out)
         return out

@@ -89,6 +89,8 @@ def from_features(solver_type, labels, weights, feature_ids, bias, zero_based, i
     keys = feature_ids.astype(np.int32) if n_ids < 2**31 else feature_ids
     _model.sort_ids(keys, order, np.empty_like(keys), np.empty_like(order))
     feature_ids[:] = keys
+    if (feature_ids[1:] == feature_ids[:-1]).any():
+        raise DataError("two features have the same id", "the block set is damaged; make it again with llsvm-split")
     in_order_of_ids = np.empty((len(order), weights.shape[1]))
     for start in range(0, len(order), BATCH):  # NumPy makes its places 64-bit numbers
         part = slice(start, start + BATCH)

@@ -20,6 +20,8 @@ def predict_labels(test, model_path, target, with_scores, zero_based, quiet, thr
     """Writes a label for every row of `test` and says how many were right."""
     if any(same_file(target, path) for path in (test, model_path)):
         raise UsageError(f"{target} is also TEST or MODEL; it was left alone")
+    if test == model_path == "-":
+        raise UsageError("TEST and MODEL cannot both come from standard input", "give one of them a name")
     predictor = Predictor(models.load(model_path, threads))
     rows = correct = 0
     console = Console(quiet)
