@@ -351,8 +351,9 @@ def _bad_weight(path: str, file, n_lines: int, start: int, n_bytes: int, what: s
     while n_bytes > 0:
         part = file.read(min(PART, n_bytes))
         n_lines, n_bytes = n_lines + part.count(b"\n"), n_bytes - len(part)
-    word = (file.read(100).split(None, 1) or [b""])[0]
-    if not word or word == TRAILER.strip():
+    behind = file.read(100).lstrip()
+    word = (behind.split(None, 1) or [b""])[0]
+    if word == TRAILER.strip() or (word == behind and len(word) < 100):  # nothing follows the last word
         return DataError(f"{path}: cut short, {what}", "train again, or fetch the whole file")
     return DataError(f"{path}:{n_lines + 1}: read '{quoted(word)}', expected a finite number ({what})", DAMAGED)
 
