@@ -4,7 +4,8 @@ A piece of text is a run of whole lines, the last byte being a newline, so that 
 itself and needs no bound; 64 bytes behind it must be readable.
 
     line    = [label {id ":" value}] ["#" comment] "\n"
-    label   = any run of bytes without blank or ":"
+    label   = any run of bytes without blank or ":"; text.py looks at each once
+    comment = any bytes but 0
     id      = decimal digits, at most 2^63 - 1
     value   = ["+"|"-"] digits ["." digits] [("e"|"E") ["+"|"-"] digits]
 
@@ -42,6 +43,7 @@ cdef enum:
     VALUE_TOO_LARGE = 7
     REPEATED_ID = 8
     TOO_MANY_LABELS = 9
+    ZERO_BYTE = 10
 
 cdef extern from "_tokens.h":
     int list_ends "llsvm_find_ends"(
@@ -288,6 +290,16 @@ cdef inline int64_t read_pairs(
     return count
 
 
+cdef const uint8_t* end_of_line(const uint8_t* p, const uint8_t* stop, int* fault) noexcept nogil:
+    """The newline behind p, where a comment may begin; of a zero byte in that, the place."""
+    cdef const uint8_t* end = <const uint8_t*>memchr(p, 10, stop - p)
+    cdef const uint8_t* zero = <const uint8_t*>memchr(p, 0, end - p)
+    if zero != NULL:
+        fault[0] = ZERO_BYTE
+        return zero
+    return end
+
+
 cdef const uint8_t* read_odd_pair(
     const uint8_t* p, const uint8_t* stop, bint zero_based, int64_t* id, value_t* value, int* fault
 ) noexcept nogil:
@@ -304,7 +316,7 @@ cdef const uint8_t* read_odd_pair(
     token = p
     if p[0] == 10 or p[0] == 35:
         id[0] = -1
-        return <const uint8_t*>memchr(p, 10, stop - p)
+        return end_of_line(p, stop, fault)
     p = skip_digits(p, &digits)
     if p[0] != 58 or p == token:
         fault[0] = NO_COLON if ENDS_TOKEN[p[0]] else BAD_ID
@@ -375,7 +387,10 @@ cdef int scan_lines(
             while IS_BLANK[p[0]]:
                 p += 1
             if p[0] == 10 or p[0] == 35:
-                p = <const uint8_t*>memchr(p, 10, stop - p)
+                p = end_of_line(p, stop, &fault)
+                if fault:
+                    where[0] = p - text
+                    return fault
                 pass_by(&found, p)
                 p += 1
                 lines += 1
@@ -390,6 +405,7 @@ cdef int scan_lines(
             code = label_code(text, token - text, p - token, tokens, slots, &n_labels)
             if code < 0:
                 return TOO_MANY_LABELS
+            counts[2] = n_labels
             if p == end:
                 recent[key >> 60] = key
                 recent_codes[key >> 60] = code
@@ -426,7 +442,6 @@ cdef int scan_lines(
         ends[rows] = nnz
         counts[0] = rows
         counts[1] = lines
-        counts[2] = n_labels
     return OK
 
 

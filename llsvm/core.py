@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +11,14 @@ if TYPE_CHECKING:  # numpy takes longer to load than --help should take
     import numpy as np
 
 REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
+LINE_SHAPE = "every line is: label id:value id:value ..."  # of LIBSVM text
 LABEL_BYTES = 256
-TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's embeddings, overrides and isolates
+# Blanks, control characters, and what has no width or turns the direction of writing; but not joiners, of which Persian
+# words and emoji are made.
+INVISIBLE = (
+    "[\0- \x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200b\u200e\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+    "\ufff9-\ufffb]"
+)
 ROUNDING = 1e-6  # of the objective, by which what was summed in another order may differ
 
 
@@ -61,8 +68,8 @@ def quoted(text: str | bytes, most: int = 60) -> str:
 def label_fault(name: str) -> str | None:
     """What a label should be that this one is not; None where it is one.
 
-    A label is one word that can be seen: UTF-8 without control characters, blanks, or marks that turn the direction of
-    writing, of at most 256 bytes. What stands for a missing number, nan or inf, is no label.
+    A label is one word that can be seen, in UTF-8, of at most 256 bytes. What stands for a missing number, nan or inf,
+    is no label.
     """
     try:
         size = len(name.encode("utf-8"))
@@ -70,18 +77,11 @@ def label_fault(name: str) -> str | None:
         return "a label in UTF-8"
     if not 0 < size <= LABEL_BYTES:
         return f"a label of 1 to {LABEL_BYTES} bytes"
-    if " " in name or (not name.isprintable() and any(map(_is_invisible, name))):
+    if re.search(INVISIBLE, name):
         return "a label without blanks or control characters"
     if name.lower().lstrip("+-") in ("nan", "inf", "infinity"):
         return "a label other than nan and inf"
     return None
-
-
-def _is_invisible(character: str) -> bool:
-    """Some that Python calls not printable are letters' company, as the joiners of Persian and of emoji."""
-    from unicodedata import bidirectional, category
-
-    return category(character) in ("Cc", "Cs", "Zs", "Zl", "Zp") or bidirectional(character) in TURNS
 
 
 def name_fault(name) -> str:

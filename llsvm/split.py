@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from llsvm.core import DataError, UsageError
+from llsvm.core import UsageError
 from llsvm.features import FeatureMap
 from llsvm.memory import format_size, working
 from llsvm.report import Console
@@ -13,14 +13,16 @@ from llsvm.text import Labels, scan_blocks, scan_bytes
 from llsvm.writer import MAX_BLOCKS, Writer, open_bytes
 
 
-def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, console=None) -> str:
+def split_text(
+    paths, output, *, n_blocks, seed, zero_based, precision, force, threads, memory, many_labels=False, console=None
+) -> str:
     """Splits text files into a block set at `output`; returns a sentence on what was done."""
     if not 1 <= n_blocks <= MAX_BLOCKS:
         raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
     console, began = console or Console(quiet=True), time.perf_counter()
     allowed = working(memory)
     beside = open_bytes(allowed) + scan_bytes(allowed, threads)
-    labels, features = Labels(), FeatureMap(max(allowed // 2, allowed - beside))
+    labels, features = Labels(many_labels), FeatureMap(max(allowed // 2, allowed - beside))
     with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
         sources = open_sources(paths)
         total = sum(source.size or 0 for source in sources) or None
@@ -32,8 +34,6 @@ def split_text(paths, output, *, n_blocks, seed, zero_based, precision, force, t
             writer.add_ids(features.take_full_segments())
             console.bar("splitting", sum(source.position for source in sources), total)
         console.end()
-        if writer.n_rows == 0:
-            raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
         described = [source.description() for source in sources]
         writer.finish(labels.names, labels.counts, features.segments, described, zero_based)
     seconds, n_bytes = time.perf_counter() - began, sum(source["size"] for source in described)

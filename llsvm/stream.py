@@ -22,10 +22,12 @@ class TextStream:
 
     labels_known, where, resident = False, "read once", False
 
-    def __init__(self, sources, paths, threads: int, zero_based: bool, precision: str, memory: int):
+    def __init__(
+        self, sources, paths, threads: int, zero_based: bool, precision: str, memory: int, many_labels: bool = False
+    ):
         self._sources, self._paths = sources, paths
         self._threads, self._zero_based, self._memory = threads, zero_based, memory
-        self._labels, self._features = Labels(), FeatureMap(memory)
+        self._labels, self._features = Labels(many_labels), FeatureMap(memory)
         self.dtype, self.repeatable = np.dtype(precision), all(source.size is not None for source in sources)
         self._n_rows = self._n_nonzeros = self._bytes_before = 0
         self._square, self._read_before, self._scan_bytes = 0.0, None, 0
@@ -57,8 +59,6 @@ class TextStream:
             self._n_nonzeros += int(arena.rows["length"].sum())
             self._square = max(self._square, arena.largest_square)
             yield arena, np.arange(arena.n_rows, dtype=np.int32)
-        if self._n_rows == 0:
-            raise DataError(f"{', '.join(source.name for source in self._sources)}: no rows")
         self._counts = np.array(self._labels.counts)
         self._read_before = [source.description() for source in self._sources]
 

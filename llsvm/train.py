@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -13,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from llsvm import __version__, memory, reader, solvers
+from llsvm import __version__, foreign, memory, reader, solvers
 from llsvm.blockset import BlockSet, is_block_set
-from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order
+from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order, quoted
 from llsvm.features import FeatureMap
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
 from llsvm.sources import Raw, Source, open_sources
 from llsvm.stream import ResidentStream, SetStream, TextStream
-from llsvm.text import Labels, scan_blocks
+from llsvm.text import Labels, scan_blocks, too_many_labels
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
@@ -36,7 +37,8 @@ class Config:
     bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
     takes, None not said; exact: the exact variant of a one-pass solver; certify: look at all rows for a certificate.
     Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss;
-    average: of w. Of stream: lookahead, rows enclosed together. said: options given by name, whatever their value.
+    average: of w. Of stream: lookahead, rows enclosed together. many_labels: hardly two rows a label are as they should
+    be. said: options given by name, whatever their value.
     """
 
     solver: str = "dual"
@@ -60,6 +62,7 @@ class Config:
     lookahead: int = 10
     zero_based: bool = False
     precision: str = "float32"
+    many_labels: bool = False
     said: frozenset[str] = frozenset()
 
 
@@ -95,15 +98,13 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     sources = None
     if len(paths) == 1 and paths[0] == "-":
         raw = Raw("-")
-        line, newline, behind = raw.front(LONGEST_PATH, until=b"\n").partition(b"\n")
-        if line and not behind and (newline or len(line) < LONGEST_PATH) and is_block_set(os.fsdecode(line)):
-            paths = [os.fsdecode(line)]
-        else:
-            sources = [Source("-", raw=raw)]
+        paths = _set_named_on(raw) or paths
+        sources = None if paths != ["-"] else [Source("-", raw=raw)]
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
             folder = next(path for path in paths if Path(path).is_dir())
             raise UsageError(f"{folder}: a folder is trained on alone", "give one block set, or text files")
+        _check_of_text(config, paths[0])
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
     sources = sources or open_sources(paths)
@@ -112,7 +113,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
             raise UsageError("-w balanced needs the counts of all labels, and text is read once",
                              "make a block set first: llsvm-split, then llsvm-train")
         yield TextStream(sources, paths, config.threads, config.zero_based, config.precision,
-                         memory.working(config.memory))
+                         memory.working(config.memory), config.many_labels)
         return
     folder = None
     try:
@@ -121,6 +122,22 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_named_on(raw: Raw) -> list[str] | None:
+    """The block set whose path llsvm-split printed into this input; None where that begins like text."""
+    line, newline, _ = raw.front(LONGEST_PATH, until=b"\n").partition(b"\n")
+    path = os.fsdecode(line)
+    if not newline and len(line) == LONGEST_PATH:
+        return None
+    if not is_block_set(path):
+        if re.fullmatch(rb"[^#:]+\.blocks/?", line):
+            raise DataError(f"standard input names {quoted(path, LONGEST_PATH)}, and there is no such block set")
+        return None
+    if raw.front(LONGEST_PATH)[len(line) :].strip():  # up to the end: another llsvm-split may still be at work
+        raise UsageError(f"standard input names {quoted(path, LONGEST_PATH)} and more; training takes one set",
+                         "split all text into one set: llsvm-split A B -o both.blocks")
+    return [path]
 
 
 def reads_once(config: Config) -> bool:
@@ -187,9 +204,21 @@ def _check_solver(config: Config) -> solvers.Solver:
             raise UsageError(f"{name}: -s {solver.name} {why}", f"{name} goes with -s {' and -s '.join(others)}")
     if config.inner == 0 and solver.one_pass:
         raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
+    if measure(config) == GAP and config.tolerance >= 1:
+        raise UsageError(f"-e {config.tolerance:g}: a relative duality gap of 1 or more says nothing",
+                         "-e 1e-3 is the default; 0.1 is loose")
     if config.exact and not config.certify:
         raise UsageError("--no-certify: --exact stops by its certificate", "leave out one of the two")
     return solver
+
+
+def _check_of_text(config: Config, path: str) -> None:
+    """Refuses options that say how to read text, where there is none."""
+    for option in ("zero_based", "precision"):
+        if option in config.said or getattr(config, option) != getattr(Config, option):
+            name = "--" + option.replace("_", "-")
+            raise UsageError(f"{name}: {path} is a block set, whose ids and values are stored",
+                             f"{name} goes with text, and with llsvm-split")
 
 
 def _only_set_here() -> str:
@@ -204,6 +233,10 @@ def _only_set_here() -> str:
 def _open_set(blocks: BlockSet, solver, config: Config):
     if blocks.n_rows == 0:
         raise DataError(f"{blocks.path}: no rows")
+    if blocks.n_nonzeros == 0:
+        raise foreign.without_features(str(blocks.path))
+    if not config.many_labels and too_many_labels(blocks.n_rows, blocks.n_labels):
+        raise foreign.too_many_labels(str(blocks.path), blocks.n_rows, blocks.description.labels)
     if reads_once(config) and not solver.many_passes:
         return SetStream(blocks, memory.working(config.memory), config.seed)
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
@@ -238,7 +271,7 @@ def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
 def _read_text(sources: list[Source], solver, config: Config, progress):
     """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, folder)."""
     working = memory.working(config.memory)
-    labels, features = Labels(), FeatureMap(working)
+    labels, features = Labels(config.many_labels), FeatureMap(working)
     gatherer = reader.Gatherer(config.precision, working if _may_be_resident(solver, config) else 0)
     total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
@@ -256,8 +289,6 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
             del features, gatherer, block, blocks
             memory.give_back()
             return _open_set(BlockSet(folder / "data.blocks"), solver, config), folder
-    if gatherer.n_rows == 0:
-        raise DataError(f"{', '.join(source.name for source in sources)}: no rows")
     description = Description(
         gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, np.array(labels.counts),
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
@@ -295,7 +326,7 @@ def pose(description: Description, config: Config) -> Problem:
     """The two-class problem of this data set."""
     labels, counts = description.labels, description.label_counts
     if len(labels) < 2:
-        raise DataError(f"only one class in the data: every label is {labels[0]}", "a classifier needs two")
+        raise DataError(f"only one class in the data: every label is {quoted(labels[0])}", "a classifier needs two")
     positive = label_order(labels)[0]
     signs = np.array([1.0 if label == positive else -1.0 for label in labels])
     balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))

@@ -20,7 +20,7 @@ EVERY_MODULE = pytest.mark.parametrize("module", MODULES)
 LEVELS = [
     {"__init__"},
     {"core", "arrays", "pool"},
-    {"memory", "files", "sources", "frames"},
+    {"memory", "files", "sources", "frames", "foreign"},
     {"manifest"},
     {"text", "features", "blockset", "writer", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
@@ -187,7 +187,7 @@ def test_a_label_is_a_word_that_can_be_seen(name):
     ("\udce9t\udce9", "UTF-8"), ("", "1 to 256 bytes"), ("x" * 257, "1 to 256 bytes"), ("ü" * 129, "1 to 256 bytes"),
     ("\x00", "control"), ("a\x1b[31m", "control"), ("a\x7f", "control"), ("a\x85b", "control"), ("a b", "blanks"),
     ("a\u00a0b", "blanks"), ("a\u2028", "control"), ("a\u202eb", "control"), ("a\u2067b", "control"),
-    ("a\tb", "blanks"),
+    ("a\tb", "blanks"), ("\ufeff1", "control"), ("1\u200b", "control"), ("1\u00ad", "control"),
     *((name, "nan and inf") for name in ("nan", "NaN", "-nan", "inf", "+Inf", "-INF", "infinity", "-Infinity")),
 ])  # fmt: skip
 def test_what_is_no_label_is_told_from_one(name, words):

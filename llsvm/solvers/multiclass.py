@@ -12,7 +12,7 @@ import numpy as np
 from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.alphas import Packed
-from llsvm.core import Certificate, DataError, PassStats, label_order
+from llsvm.core import Certificate, DataError, PassStats, label_order, quoted
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.reader import shuffle
@@ -131,7 +131,8 @@ class Direct:
         self._kind, self._state = np.zeros(1, stream.dtype), np.zeros(1, STATE)
         self._n_classes, self.notes = len(stream.labels), []
         if self._n_classes < 2:
-            raise DataError(f"only one class in the data: every label is {stream.labels[0]}", "a classifier needs two")
+            raise DataError(f"only one class in the data: every label is {quoted(stream.labels[0])}",
+                            "a classifier needs two")
         check_vectors(stream.n_features, self._n_classes, config.memory, self.vectors)
         self.W = np.zeros((stream.n_features + 1, self._n_classes))
         self._numbers, self._classes = np.zeros((3, self._n_classes)), np.zeros((2, 2 * self._n_classes + 1), np.int32)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from llsvm.core import Certificate, DataError, Problem, UsageError, label_order
+from llsvm.core import Certificate, DataError, Problem, UsageError, label_order, quoted
 from llsvm.memory import check_vectors, room_beside, vector_bytes, working
 
 ROOM_TO_GROW = 1.25
@@ -83,7 +83,7 @@ class OneVsRest:
 
     def _check_classes(self) -> None:
         if len(self._stream.labels) < 2:
-            raise DataError(f"only one class in the data: every label is {self._stream.labels[0]}",
+            raise DataError(f"only one class in the data: every label is {quoted(self._stream.labels[0])}",
                             "a classifier needs two")
 
     def _check_known(self) -> None:
