@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 
@@ -14,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
-from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError  # noqa: E402
+from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError, quoted  # noqa: E402
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -34,12 +35,32 @@ def budget(text: str | None) -> int:
 
 memory_option = click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  "
                              "[default: half of what it may use]")
+many_labels_option = click.option("--many-labels", is_flag=True, help="Accept more than 100 labels with fewer than two "
+                                  "rows for each on average.")
 threads_option = click.option("--threads", type=click.IntRange(1, 256), default=n_cores,
                               show_default="all cores it may use", help="Threads to use.")
 
 
-def _name_weights(arguments: list[str]) -> list[str]:
+class Command(click.Command):
+    """A command that knows the ways in which an option is mistyped."""
+
+    def parse_args(self, context, arguments):
+        """-threads is no -t; click would say so."""
+        known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        for word in arguments[: arguments.index("--")] if "--" in arguments else arguments:
+            if re.match("-[a-z]{2}", word) and f"-{word.partition('=')[0]}" in known:
+                raise UsageError(f"{word}: no such option", f"did you mean -{word}?")
+        return super().parse_args(context, arguments)
+
+
+class WeightCommand(Command):
     """LIBLINEAR writes a weight as -wLABEL VALUE; click needs a name of its own for that."""
+
+    def parse_args(self, context, arguments):
+        return super().parse_args(context, _name_weights(arguments))
+
+
+def _name_weights(arguments: list[str]) -> list[str]:
     result, rest = [], list(arguments)
     while rest:
         word = rest.pop(0)
@@ -48,9 +69,15 @@ def _name_weights(arguments: list[str]) -> list[str]:
         if word == "-w" and rest[:1] == ["balanced"]:
             rest.pop(0)
             result.append("--balanced")
-        elif word.startswith("-w") and len(word) > 2:
-            result += ["--weight", word[2:], *rest[:1]]
-            rest = rest[1:]
+        elif word == "-w":
+            label, weight = [*rest, "LABEL", "W"][:2] if len(rest) > 1 else ("LABEL", "W")
+            raise UsageError(" ".join(["-w", *rest[:1]]) + ": the label of a weight stands right behind the letter",
+                             f"-w{label} {weight}, or -w balanced")
+        elif word.startswith("-w"):
+            if not rest or not _is_number(rest[0]):
+                raise UsageError(f"{' '.join([word, *rest[:1]])}: a weight, a number, is needed behind {word}",
+                                 "-wLABEL W, for example -w1 2")
+            result += ["--weight", word[2:], rest.pop(0)]
         elif word == "-B" and rest[:1] and rest[0].startswith("-"):
             result.append(f"-B{rest.pop(0)}")
         else:
@@ -58,9 +85,11 @@ def _name_weights(arguments: list[str]) -> list[str]:
     return result
 
 
-class WeightCommand(click.Command):
-    def parse_args(self, context, arguments):
-        return super().parse_args(context, _name_weights(arguments))
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) is not None
+    except ValueError:
+        return False
 
 
 @click.group(context_settings=CONTEXT)
@@ -76,22 +105,25 @@ def llsvm():
     """
 
 
+llsvm.command_class = Command
+
 @llsvm.command(context_settings=CONTEXT)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("-m", "--blocks", type=click.IntRange(1, 4096), default=16, show_default=True,
-              help="Number of block files.")
+              help="Number of block files. It matters to -s block, which works on one at a time.")
 @click.option("-o", "--output", metavar="DIR", help="Where the block set goes.  [default: INPUT.blocks]")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True,
               help="Decides which row goes where.")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
 @click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
               help="How values are stored.")
+@many_labels_option
 @click.option("--force", is_flag=True, help="Replace an existing block set.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @memory_option
 @threads_option
 @click.version_option(__version__, prog_name="llsvm-split")
-def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, memory, threads):
+def split(inputs, blocks, output, seed, zero_based, precision, many_labels, force, quiet, memory, threads):
     """Turns LIBSVM text into a block set: rows assigned to blocks at random, compressed, checksummed.
 
     INPUT is plain text, gzip, bzip2, xz or zstd, or - for standard input; several are read one after the other. The
@@ -113,10 +145,10 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
     console = Console(quiet)
     allowed = budget(memory)
     budgets.keep_freed_arrays()
-    console.line(f"llsvm-split {' '.join(inputs)} -m {blocks} -o {output} --seed {seed} --precision {precision} "
-                 f"--threads {threads} --memory {budgets.format_size(allowed)}")
+    console.line(f"llsvm-split {' '.join(map(quoted, inputs))} -m {blocks} -o {quoted(output)} --seed {seed} "
+                 f"--precision {precision} --threads {threads} --memory {budgets.format_size(allowed)}")
     summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
-                         force=force, threads=threads, memory=allowed, console=console)
+                         force=force, threads=threads, memory=allowed, many_labels=many_labels, console=console)
     console.line(summary)
     print_result(output)
 
@@ -159,6 +191,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
 @click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
               help="How values of text are stored.")
+@many_labels_option
 @click.option("--log", metavar="FILE", help="Write a run log, JSON lines.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the tolerance was not reached.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
@@ -166,7 +199,8 @@ def split(inputs, blocks, output, seed, zero_based, precision, force, quiet, mem
 @threads_option
 @click.version_option(__version__, prog_name="llsvm-train")
 def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, exact,
-          certify, batch, init, hold_t, average, lookahead, zero_based, precision, log, strict, quiet, memory, threads):
+          certify, batch, init, hold_t, average, lookahead, zero_based, precision, many_labels, log, strict, quiet,
+          memory, threads):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -188,6 +222,8 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
     from llsvm.session import train_model
     from llsvm.train import Config, default_tolerance
 
+    if paths in (("help",), ("version",)):
+        raise UsageError(f"{paths[0]} would be the name of the model", f"llsvm-train --{paths[0]}, or ./{paths[0]}")
     if tolerance is None:
         tolerance = default_tolerance(solver, exact)
     config = Config(
@@ -196,7 +232,7 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
         memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
         time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
         exact=exact, certify=certify, batch=_batch(batch), init=init, hold_t=hold_t, average=average,
-        lookahead=lookahead, zero_based=zero_based, precision=precision, said=_said(),
+        lookahead=lookahead, zero_based=zero_based, precision=precision, many_labels=many_labels, said=_said(),
     )
     *data, target = paths
     converged, interrupted = train_model(data, target, config, log, quiet, strict, print_result)
@@ -266,10 +302,11 @@ def _count(name: str, text: str, word: str) -> int:
 @click.argument("output")
 @click.option("--scores", is_flag=True, help="Decision values behind each label, and a first line naming the columns.")
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.  [default: as when trained]")
+@click.option("--force", is_flag=True, help="Replace OUTPUT even if it holds no predictions of this model.")
 @click.option("-q", "--quiet", is_flag=True, help="No accuracy, no progress.")
 @threads_option
 @click.version_option(__version__, prog_name="llsvm-predict")
-def predict(test, model, output, scores, zero_based, quiet, threads):
+def predict(test, model, output, scores, zero_based, force, quiet, threads):
     """Applies MODEL to TEST and writes one label a line to OUTPUT.
 
     TEST is LIBSVM text (any compression), - for standard input, or a block set (whose rows come in the order of its
@@ -282,7 +319,7 @@ def predict(test, model, output, scores, zero_based, quiet, threads):
     """
     from llsvm.predict import predict_labels
 
-    predict_labels(test, model, output, scores, zero_based, quiet, threads, print_result)
+    predict_labels(test, model, output, scores, zero_based, force, quiet, threads, print_result)
 
 
 @llsvm.command(context_settings=CONTEXT)
@@ -331,9 +368,11 @@ def run(command) -> None:
         code = error.exit_code
     except LlsvmError as error:
         code = fail(error.message, error.hint, error.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
+    except click.ClickException as error:
+        code = fail(*_in_our_words(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = fail("interrupted; nothing was written", "", Interrupted.exit_code)
     except MemoryError:
@@ -342,6 +381,41 @@ def run(command) -> None:
         name = f"{error.filename}: " if error.filename else ""
         code = fail(f"{name}{error.strerror or error}", "", 1)
     leave(code)
+
+
+ABSENT = {
+    "-v": "there is no cross-validation: train on a part, and llsvm-predict the rest",
+    "-C": "there is no search for C: try -c 0.01, -c 0.1, -c 1, -c 10",
+    "-b": "there are no probabilities: llsvm-predict --scores writes decision values",
+    "-m": "-m goes with llsvm-split; --threads with every command",
+    "-i": "there is no warm start",
+    "-p": "there is no regression",
+}
+
+
+def _in_our_words(error: click.ClickException) -> tuple[str, str]:
+    """What click says, as a sentence and a hint."""
+    context, near = getattr(error, "ctx", None), getattr(error, "possibilities", None)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"{context.command_path} --help" if context else ""
+    message = error.message.rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        return f"{error.option_name}: no such option", hint if near else ABSENT.get(error.option_name, hint)
+    if isinstance(error, click.MissingParameter) and error.param and context:
+        return f"{error.param.metavar or error.param.name.upper()} is missing", context.get_usage().partition(": ")[2]
+    if isinstance(error, click.BadParameter) and error.param:
+        return f"{error.param.opts[0]} {_needed(message)}", hint
+    return message[:1].lower() + message[1:], hint
+
+
+def _needed(message: str) -> str:
+    """What a value is, and what it should be; said by click as of a variable x."""
+    if match := re.fullmatch(r"'(.*)' is not a valid (float|integer)( range)?", message, re.DOTALL):
+        return f"{quoted(match[1])}: a {'whole ' * (match[2] == 'integer')}number is needed"
+    if match := re.fullmatch(r"(\S+) is not in the range (?:x>=(\d+)|(\d+)<=x<=(\d+))", message):
+        return f"{match[1]}: a number from {match[2] or match[3]} {f'to {match[4]}' if match[4] else 'up'} is needed"
+    if match := re.fullmatch(r"'(.*)' is not one of (.*)", message, re.DOTALL):
+        return f"{quoted(match[1])}: one of {match[2]} is needed"
+    return f"({message})"
 
 
 def leave(code: int) -> None:

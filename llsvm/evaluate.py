@@ -76,6 +76,12 @@ class Predictor:
         out = np.empty(max(1, len(choices) * width), np.uint8)
         return out[: _evaluate.write_lines(choices, self._names, self._name_ends, columns, out)].tobytes()
 
+    def count_known(self, ids) -> int:
+        """How many of these ids are the model's."""
+        if self.model.ids is None:
+            return int((ids <= self.model.n_ids).sum())
+        return int(np.isin(ids, self.model.ids).sum())
+
     def count_correct(self, choices, codes, names) -> int:
         """How many choices equal the true labels: codes into names."""
         truth = np.array([self._codes.get(name, -1) for name in names], np.int32)

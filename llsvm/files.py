@@ -88,8 +88,10 @@ class Scratch:
 
 
 def same_file(one: str, other: str) -> bool:
-    """Both name one regular file."""
+    """Both name one regular file, which need not be there yet."""
     try:
+        if not os.path.exists(one):
+            return os.path.realpath(one) == os.path.realpath(other)
         return os.path.isfile(one) and os.path.samefile(one, other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)

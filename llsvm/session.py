@@ -22,6 +22,8 @@ from llsvm.frames import MANIFEST, REPAIR
 from llsvm.reader import ROW, Arena, arena_bytes
 from llsvm.report import Console, RunLog
 
+FAR_ID, FAR_TIMES = 10_000_000, 1000  # an id beyond both, the latter times the number of features, is a mistake
+
 
 class StopRequest:
     """Ctrl-C: the first asks for an end after the pass, the second ends as soon as the kernel returns.
@@ -91,10 +93,12 @@ def train_model(
             console.begin()
             with train.open_data(paths, config, console.bar) as data:
                 console.end()
-                outcome = _train(data, config, console, log, stop)
+                outcome = _train(data, config, console, log, stop, strict)
                 log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
                 log.close()
-                models.save(train.make_model(outcome, data, config), output, config.threads)
+                model = train.make_model(outcome, data, config)
+                _warn_of_ids(model, console)
+                models.save(model, output, config.threads)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no model was written") from None
     finally:
@@ -133,11 +137,11 @@ def _shortfall(outcome: train.Outcome, config: train.Config) -> str:
     return f"stopped by {limit} {at}, above the tolerance of {config.tolerance:g}; raise the limit, or -e"
 
 
-def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
+def _train(data, config, console: Console, log: RunLog, stop: StopRequest, strict: bool):
     solver = train.start(data, config)
     once = solver.reads_once
     if not once:
-        _warn_of_weights(data, config, console)
+        _warn_of_weights(data, config, console, strict)
     setting = _setting(config, solver, data)
     console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
     log.write("start", **setting)
@@ -153,15 +157,27 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest):
     stop.training = not once  # what is read once is whole or nothing
     outcome = train.run(solver, config, on_pass, stop)
     if once:
-        _warn_of_weights(data, config, console)
+        _warn_of_weights(data, config, console, strict)
         for note in solver.notes:
             console.warn(note)
     return outcome
 
 
-def _warn_of_weights(data, config, console: Console) -> None:
+def _warn_of_weights(data, config, console: Console, strict: bool) -> None:
     for label in train.check_weights(data.description, config):
-        console.warn(f"label {label}, given a weight, does not occur in the data")
+        said = f"label {quoted(label)}, given a weight, does not occur in the data"
+        if strict:
+            raise UsageError(said, f"leave -w{quoted(label)} out, or --strict")
+        console.warn(said)
+
+
+def _warn_of_ids(model: models.Model, console: Console) -> None:
+    """One mistyped id makes a model of hundreds of megabytes, as it lists every id up to the largest."""
+    n_features = model.n_ids if model.ids is None else len(model.ids)
+    if models.DENSE_LIMIT >= model.n_ids > max(FAR_ID, FAR_TIMES * n_features):
+        size = budgets.format_size(model.n_ids * (2 * model.n_columns + 1))
+        console.warn(f"the model lists every id up to {model.n_ids}, and takes about {size}: only {n_features} of them "
+                     "occur in the data, is the largest a mistake?")
 
 
 def _setting(config: train.Config, solver, data) -> dict:
@@ -184,7 +200,7 @@ def _setting(config: train.Config, solver, data) -> dict:
 
 
 def _weights_said(config: train.Config) -> str:
-    said = [f"{label}:{weight:g}" for label, weight in config.weights.items()]
+    said = [f"{quoted(label)}:{weight:g}" for label, weight in config.weights.items()]
     return " ".join(["balanced"] * config.balanced + said) or "none"
 
 
@@ -222,10 +238,21 @@ def describe(path: str, verify: bool, as_json: bool) -> str:
     """A block set or a model in words or as JSON."""
     facts = _describe_set(path, verify) if Path(path).is_dir() else _describe_model(path)
     if as_json:
-        return json.dumps(facts)
+        return json.dumps(_without_surrogates(facts))
     lines = {_shown(name): _shown(value) for name, value in _flat(facts)}
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
+
+
+def _without_surrogates(facts):
+    """Bytes of names that are no UTF-8, escaped: programs that read JSON refuse them otherwise."""
+    if isinstance(facts, dict):
+        return {_without_surrogates(name): _without_surrogates(value) for name, value in facts.items()}
+    if isinstance(facts, list):
+        return [_without_surrogates(value) for value in facts]
+    if isinstance(facts, str):
+        return facts.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return facts
 
 
 def _shown(value) -> str:

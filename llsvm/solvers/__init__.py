@@ -65,10 +65,18 @@ SOLVERS = {
 }
 
 
+LIBLINEAR_ALONE = {
+    ("2",): "the primal way to what -s 1 solves", ("0", "6", "7"): "there is no logistic regression",
+    ("5",): "there are no L1-regularized models", ("11", "12", "13"): "there is no regression",
+    ("21",): "there is no one-class SVM",
+}  # fmt: skip
+
+
 def find(name: str) -> Solver:
     """A solver by its name or by LIBLINEAR's number."""
     for solver in SOLVERS.values():
         if name == solver.name or (solver.number is not None and name == str(solver.number)):
             return solver
     known = ", ".join(f"{s.name} ({s.number})" if s.number is not None else s.name for s in SOLVERS.values())
-    raise UsageError(f"-s {name}: no such solver", f"known, with LIBLINEAR's numbers: {known}")
+    why = next((why for numbers, why in LIBLINEAR_ALONE.items() if name in numbers), "no such solver")
+    raise UsageError(f"-s {name}: {why}", f"known, with LIBLINEAR's numbers: {known}")
