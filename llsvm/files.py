@@ -88,7 +88,9 @@ class Scratch:
 
 
 def same_file(one: str, other: str) -> bool:
-    """Both name one regular file, which need not be there yet."""
+    """Both name one regular file, which need not be there yet; - is standard input or output, and no file."""
+    if "-" in (one, other):
+        return False
     try:
         if not os.path.exists(one):
             return os.path.realpath(one) == os.path.realpath(other)

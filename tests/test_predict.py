@@ -125,7 +125,7 @@ def test_text_of_any_compression_is_predicted_from_standard_input(run, here, kin
 
 
 def test_an_output_that_is_a_link_stays_a_link(run, here):
-    (here / "real").write_text("old\n")
+    (here / "real").write_text("1\n")
     (here / "link").symlink_to("real")
     assert run("llsvm-predict", "test.txt", "foreign", "link").returncode == 0
     assert (here / "link").is_symlink()
