@@ -23,7 +23,6 @@ import os
 import re
 import zlib
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,6 +32,7 @@ from llsvm import _model
 from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object
 from llsvm.files import Output
 from llsvm.frames import MANIFEST
+from llsvm.pool import Pool
 from llsvm.sources import Source, looks_like
 
 DENSE_LIMIT = 100_000_000
@@ -127,7 +127,7 @@ def _lines(model: Model, threads: int):
 
 def in_order(function, items, threads: int):
     """As map, a few items ahead on several threads."""
-    with ThreadPoolExecutor(threads) as pool:
+    with Pool(threads) as pool:
         under_way = deque()
         for item in items:
             under_way.append(pool.submit(function, item))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -13,6 +12,7 @@ import numpy as np
 from llsvm import _reader
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import Block, DataError, Description
+from llsvm.pool import Pool
 
 # As Row in cython_src/_sparse.pxd, which must have the same size.
 ROW = np.dtype([
@@ -173,7 +173,7 @@ def load(blocks: BlockSet, threads: int) -> Resident:
             arena.add_chunk(decoder, chunk)
         return arena.data
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
+    with Pool(threads) as pool:
         data = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
     blocks.close()
     return Resident(table, data, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
@@ -239,7 +239,7 @@ class _Filling:
     arena: Arena
     group: list[int]
     soon: list[int]
-    outcome: SimpleQueue = field(default_factory=SimpleQueue)  # unlike a Future safe from what a signal raises in it
+    outcome: SimpleQueue = field(default_factory=SimpleQueue)
 
 
 class Prefetcher:
@@ -256,7 +256,7 @@ class Prefetcher:
         self.bytes_read, self.wait = 0, 0.0
         self._own, self._idle = Decoder(blocks), [Decoder(blocks) for _ in range(n_threads)]
         self._decoders = self._own, *self._idle
-        self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="read")
+        self._pool = Pool(n_threads)
         self._fillings, self._not_begun = deque(), deque()
         for arena in arenas:
             self.release(arena)
@@ -334,5 +334,5 @@ class Prefetcher:
         return sum(map(self._sizes.__getitem__, group))
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()
         self.blocks.close()

@@ -205,7 +205,7 @@ def scan_pieces(
         piece.result = then(piece) if then and not piece.fault else None
         return piece
 
-    with nullcontext(pool) if pool else Pool(threads, "scan") as pool:
+    with nullcontext(pool) if pool else Pool(threads) as pool:
         try:
             for source in sources:
                 source.open()

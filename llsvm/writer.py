@@ -78,7 +78,7 @@ class Writer:
         self._open = [_Chunk(0, 0, self._kind) for _ in range(n_blocks)]
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
-        self.pool = Pool(min(threads, MOST_THREADS), "encode")
+        self.pool = Pool(min(threads, MOST_THREADS))
         self._encoding, self._free, self._files = deque(), [], {}
         self._n_features, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
         self.n_rows = self.n_nonzeros = 0

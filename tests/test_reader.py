@@ -1,11 +1,11 @@
 """Rows in memory, looked at byte by byte; groups of chunks read ahead by a thread."""
 
+import _thread
 import ctypes
 import itertools
 import os
-import threading
+import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 from llsvm import writer as writing
 from llsvm.blockset import BlockSet
 from llsvm.core import Block, DataError
+from llsvm.pool import Pool
 from llsvm.reader import ROW, Arena, Gatherer, Prefetcher, arena_bytes, load, rows_bytes
 from llsvm.writer import Writer
 
@@ -328,8 +329,12 @@ def prefetch(request):
         reader.close()
 
 
-def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("read")]
+def n_threads(expected: int) -> int:
+    """How many threads there are, once those that are beginning or ending have, or in vain after a while."""
+    deadline = time.monotonic() + 20
+    while _thread._count() != expected and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return _thread._count()
 
 
 def test_every_chunk_arrives_once_a_pass_in_the_order_of_the_plan(data, prefetch):
@@ -366,7 +371,7 @@ def test_rows_stay_as_they_are_until_released(data, prefetch):
 
 def test_a_solver_whose_threads_are_busy_decodes_all_rows_itself(data, prefetch, monkeypatch):
     block, blocks = data
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", lambda self, task: None)
+    monkeypatch.setattr(Pool, "submit", lambda self, task: None)
     groups = groups_of(np.arange(blocks.n_chunks), 4)
     reader, seen = prefetch(blocks, iter(groups)), Counter()
     for planned in groups:
@@ -391,7 +396,7 @@ def test_damage_is_raised_where_the_rows_are_asked_for(data, prefetch):
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
 def test_close_ends_the_thread_whatever_it_waits_for(data, taken):
     _, blocks = data
-    before = readers()
+    before = _thread._count()
     reader = Prefetcher(blocks, make_arenas(blocks, 1, 2), ([k % blocks.n_chunks] for k in itertools.count()))
     held = []
     for _ in range(taken):
@@ -399,20 +404,20 @@ def test_close_ends_the_thread_whatever_it_waits_for(data, taken):
         held.append(arena)
         if len(held) == 2:
             reader.release(held.pop(0))
-    assert len(readers()) == len(before) + 1
+    assert n_threads(before + 1) == before + 1
     reader.close()
-    assert readers() == before
+    assert n_threads(before) == before
 
 
 def test_close_after_an_error_ends_too(data):
     _, blocks = data
-    before = readers()
+    before = _thread._count()
     damage(blocks, 0)
     reader = Prefetcher(blocks, make_arenas(blocks, 1, 2), iter([[0]]))
     with pytest.raises(DataError):
         reader.next()
     reader.close()
-    assert readers() == before
+    assert n_threads(before) == before
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

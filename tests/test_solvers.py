@@ -4,7 +4,6 @@ that are exact, steady progress to the optimum too."""
 import itertools
 import os
 import re
-import threading
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import scipy.sparse
 from liblinear.liblinearutil import solver_names
 from problems import Rows, block_bytes, make_rows, objective, split, write_text
 
-from llsvm import _dual_cd, reader, solvers, train
+from llsvm import _dual_cd, pool, reader, solvers, train
 from llsvm.active import ActiveRows
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
@@ -541,20 +540,25 @@ def test_one_thread_waits_for_a_slow_disk_so_that_its_model_is_always_the_same(s
     assert fits[0].outcome.w.tobytes() == fits[1].outcome.w.tobytes()
 
 
-def test_a_thread_that_cannot_be_started_ends_the_run_and_the_threads_before_it(many_rows, fit, monkeypatch):
-    start, begun = threading.Thread.start, []
+@pytest.mark.parametrize("n_possible", [0, 1])
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_where_fewer_threads_can_be_had_the_model_is_the_same(many_rows, fit, monkeypatch, place, n_possible):
+    """As under the limit of a container; no call waits for a thread that will never come."""
+    memory = many_rows.X.nnz * 8 // 4 + 40 * len(np.unique(many_rows.X.indices)) if place == "disk" else LARGE
+    path = many_rows.blocks if place == "disk" else many_rows.text
+    expected, start, begun = fit(path, bias=1.0, threads=3, memory=memory), pool.start_new_thread, Counter()
 
-    def start_one(thread):
-        if thread.name.startswith("sweep"):
-            begun.append(thread)
-            if len(begun) == 2:
-                raise RuntimeError("can't start new thread")
-        start(thread)
+    def start_some(work, arguments):
+        if begun[work.__self__] == n_possible:
+            raise RuntimeError("can't start new thread")
+        begun[work.__self__] += 1
+        start(work, arguments)
 
-    monkeypatch.setattr(threading.Thread, "start", start_one)
-    with pytest.raises(RuntimeError, match="new thread"):
-        fit(many_rows.text, bias=1.0, threads=4)
-    assert not begun[0].is_alive()
+    monkeypatch.setattr(pool, "start_new_thread", start_some)
+    fitted = fit(path, bias=1.0, threads=3, memory=memory)
+    assert fitted.streamed == (place == "disk")
+    assert fitted.outcome.w.tobytes() == expected.outcome.w.tobytes()
+    assert sum(begun.values()) >= n_possible
 
 
 # --- budgets that are too small

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from llsvm import _dual_cd
 from llsvm.core import Certificate, PassStats
 from llsvm.evaluate import dot
+from llsvm.pool import Pool
 from llsvm.reader import Resident, shuffle
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
@@ -51,7 +51,7 @@ class Team:
     def __init__(self, n_threads: int, description, bounded: bool):
         self._n_threads, self._n_features = n_threads, description.n_features
         self._row_bytes = 8 * max(1, description.n_nonzeros) / description.n_rows
-        self._pool = ThreadPoolExecutor(n_threads - 1, thread_name_prefix="sweep")
+        self._pool = Pool(n_threads - 1)
         self._together, self._marks = self._choose_way(bounded), None
 
     @property
@@ -389,7 +389,7 @@ class InMemory(Shrinking):
         self._data = data
         self._box, self._round, self._kind = problem.box, False, data.kind
         self.bytes_read = data.bytes_read
-        self._pool = ThreadPoolExecutor(problem.threads, thread_name_prefix="loss")
+        self._pool = Pool(problem.threads)
         self._gather_team(data.description)
         if self._team and self._team.cuts_rows:
             data.sort(self._pool.map)

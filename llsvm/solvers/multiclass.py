@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from llsvm.alphas import Packed
 from llsvm.core import Certificate, DataError, PassStats, label_order, quoted
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
+from llsvm.pool import Pool
 from llsvm.reader import shuffle
 
 STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
@@ -127,7 +127,7 @@ class Direct:
 
     def __init__(self, stream, config, squared_loss: bool = False):
         self._stream, self._config = stream, config
-        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="loss")
+        self._pool = Pool(config.threads)
         self._kind, self._state = np.zeros(1, stream.dtype), np.zeros(1, STATE)
         self._n_classes, self.notes = len(stream.labels), []
         if self._n_classes < 2:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from llsvm.core import Certificate, DataError, Problem, UsageError, label_order, quoted
 from llsvm.memory import check_vectors, room_beside, vector_bytes, working
+from llsvm.pool import Pool
 
 ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
@@ -60,7 +60,7 @@ class OneVsRest:
 
     def __init__(self, stream, config, squared_loss: bool = False):
         self._stream, self._config, self._squared_loss = stream, config, squared_loss
-        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="machine")
+        self._pool = Pool(config.threads)
         self._machines, self._others = [], []
         self.w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.compute = self._started = 0.0
