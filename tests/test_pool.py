@@ -146,7 +146,7 @@ class Interruption:
         return self
 
 
-def run_interrupted(interruption, outcome):
+def run_interrupted(interruption, outcome, ended=None):
     sys.settrace(interruption)
     try:
         use_a_pool()
@@ -156,6 +156,8 @@ def run_interrupted(interruption, outcome):
         outcome.append(None)
     finally:
         sys.settrace(None)
+        if ended:
+            ended.release()
 
 
 def test_a_signal_that_raises_at_any_step_is_passed_on_and_nothing_waits_for_ever():
@@ -168,11 +170,10 @@ def test_a_signal_that_raises_at_any_step_is_passed_on_and_nothing_waits_for_eve
     run_interrupted(counted, outcome := [])
     assert outcome == [None] and counted.steps > 500
     for step in range(1, counted.steps):
-        outcome = []
-        thread = threading.Thread(target=run_interrupted, args=(Interruption(step), outcome), daemon=True)
-        thread.start()
-        thread.join(20)
-        assert not thread.is_alive(), f"waits for ever after step {step}"
+        outcome, ended = [], threading.Lock()
+        ended.acquire()
+        _thread.start_new_thread(run_interrupted, (Interruption(step), outcome, ended))
+        assert ended.acquire(timeout=20), f"waits for ever after step {step}"
         assert outcome in ([KeyboardInterrupt], [None])  # None: there were fewer steps this time
 
 
