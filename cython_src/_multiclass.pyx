@@ -242,14 +242,14 @@ cdef inline void store(
 
 def loop(
     const Row[::1] rows, int32_t[::1] order, int64_t start, int64_t active, double[:, ::1] W, int32_t[::1] head,
-    Node[::1] nodes, State[::1] states, double bias, const double[::1] costs, bint weston, bint full,
+    Node[::1] nodes, State[::1] states, double bias, const double[::1] costs, bint weston, bint full, int64_t most,
     double[:, ::1] numbers, int32_t[:, ::1] classes, const value_t[::1] kind
 ):
     """Visits rows[order[start .. active-1]], changing W, head, nodes and the state.
 
     costs[m] is C of class m. full: all classes of all rows, else those with nonzero alphas (WW: with free ones), and
     rows that need no more visits leave the first `active` entries of order. numbers: zeros (3, k), and classes (2, 2 k
-    + 1), for work. Stops where fewer than 2 k nodes are free. kind is any array of the value type.
+    + 1), for work. Stops where fewer than 2 k nodes are free, and after `most` visits. kind is any array of the value type.
     Returns (the place it stopped at, the new number of active rows).
     """
     cdef State* state = &states[0]
@@ -266,7 +266,8 @@ def loop(
     cdef bint settled
     cdef Ahead ahead = [0, 0]
     with nogil:
-        while s < active and state.n_free >= 2 * k:
+        while s < active and state.n_free >= 2 * k and most > 0:
+            most -= 1
             look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -55,6 +56,33 @@ class ClosedPipe(LlsvmError):
 
     def __init__(self):
         super().__init__("")
+
+
+class Stopped(Exception):
+    """Training is to end before its pass does. Raised between two steps, where w and D fit together."""
+
+
+class Deadline:
+    """When training must end. Solvers look at it between groups of rows, between machines and between sweeps."""
+
+    def __init__(self, seconds: float = float("inf")):
+        self._end = time.perf_counter() + seconds
+
+    @property
+    def passed(self) -> bool:
+        return time.perf_counter() >= self._end
+
+    def check(self) -> None:
+        if self.passed:
+            raise Stopped
+
+    def allow(self, seconds: float) -> None:
+        """So much more time, from now on if it has passed."""
+        self._end = max(self._end, time.perf_counter()) + seconds
+
+
+NEVER = Deadline()
+OUT_OF_TIME = "stopped by --time-limit"  # why there is no certificate
 
 
 def quoted(text: str | bytes, most: int = 60) -> str:

@@ -12,9 +12,9 @@ NUMBER_BYTES = 26
 dot = _evaluate.dot
 
 
-def total_loss(rows, w, problem, kind) -> float:
-    """sum_i loss_i at w over rows in memory."""
-    return _evaluate.losses(rows, w, problem.bias, problem.signs, problem.box, kind)
+def total_loss(rows, w, problem, kind, signs=None) -> float:
+    """sum_i loss_i at w over rows in memory; signs: y by label code, where that is not the problem's."""
+    return _evaluate.losses(rows, w, problem.bias, problem.signs if signs is None else signs, problem.box, kind)
 
 
 def along_ray(rows, w, problem, kind) -> np.ndarray:

@@ -62,6 +62,11 @@ class TextStream:
         self._counts = np.array(self._labels.counts)
         self._read_before = [source.description() for source in self._sources]
 
+    def stop(self) -> None:
+        """No more will be read: what is known is known of the rows so far."""
+        self.repeatable, self._counts = False, np.array(self._labels.counts)
+        self._read_before = [source.description() for source in self._sources if source.position]
+
     def again(self):
         """The same rows for one more look."""
         self._bytes_before, self._sources = self.bytes_read, open_sources(self._paths)
@@ -118,7 +123,7 @@ class SetStream:
         of_unit = (lambda counts: np.bincount(blocks.chunk_block, counts)) if whole_blocks else (lambda counts: counts)
         self._group_bytes = max(int(of_unit(sizes).max()), int(GROUP_SHARE * memory))
         row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize) / blocks.n_rows
-        self._group_rows = max(int(of_unit(blocks.chunk_rows).max()), int(1.1 * self._group_bytes / row_bytes)) + 1
+        self.group_rows = max(int(of_unit(blocks.chunk_rows).max()), int(1.1 * self._group_bytes / row_bytes)) + 1
         self._sizes, self.n_bytes, self._n_orders = sizes, 0, 0
         self.bytes_read, self.wait, self.progress = 0, 0.0, _ignore
 
@@ -147,10 +152,13 @@ class SetStream:
     def needed_bytes(self) -> int:
         """While rows are read."""
         decoding = max(0, 2 * 3 * int(self._sizes.max()) - BUFFERS)
-        return 2 * (self._group_bytes + self._group_rows * ROW.itemsize) + decoding
+        return 2 * (self._group_bytes + self.group_rows * ROW.itemsize) + decoding
 
     def release(self) -> None:
         """No row is kept."""
+
+    def stop(self) -> None:
+        """No pass goes on: all that is asked for is known anyway."""
 
     def _visits(self, arena) -> np.ndarray:
         rows = np.arange(arena.n_rows, dtype=np.int32)
@@ -159,10 +167,10 @@ class SetStream:
         return rows
 
     def _groups(self, order):
-        return groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self._group_rows)
+        return groups(order, self._sizes, self._blocks.chunk_rows, self._group_bytes, self.group_rows)
 
     def _read(self, plan):
-        arenas = [Arena(self._group_bytes, np.empty(self._group_rows, ROW), self.dtype) for _ in range(2)]
+        arenas = [Arena(self._group_bytes, np.empty(self.group_rows, ROW), self.dtype) for _ in range(2)]
         self.n_bytes = self.needed_bytes
         before, rows_left = (self.bytes_read, self.wait), self._blocks.n_rows
         reader = Prefetcher(self._blocks, arenas, plan)
@@ -194,6 +202,9 @@ class ResidentStream:
     def arenas(self, number: int = 1):
         shuffle(self._order, len(self._order), self._seed, number)
         yield self._data, self._order
+
+    def stop(self) -> None:
+        """As of a SetStream."""
 
     def again(self):
         yield self._data

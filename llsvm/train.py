@@ -16,7 +16,18 @@ import numpy as np
 
 from llsvm import __version__, foreign, memory, reader, solvers
 from llsvm.blockset import BlockSet, is_block_set
-from llsvm.core import Certificate, DataError, Description, PassStats, Problem, UsageError, label_order, quoted
+from llsvm.core import (
+    Certificate,
+    DataError,
+    Deadline,
+    Description,
+    PassStats,
+    Problem,
+    Stopped,
+    UsageError,
+    label_order,
+    quoted,
+)
 from llsvm.features import FeatureMap
 from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
@@ -28,6 +39,7 @@ from llsvm.writer import Writer
 TEMPORARY_BLOCKS = 16
 FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LONGEST_PATH = 4096
+LOOK_SECONDS = 0.5  # beyond --time-limit, in which a certificate may still be found
 
 
 @dataclass(frozen=True)
@@ -356,23 +368,12 @@ def start(data, config: Config):
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
     """The one training loop: passes until the solver has reached its tolerance or something ends it."""
-    began, reason, stats = time.perf_counter(), "", None
+    began = time.perf_counter()
+    solver.deadline = Deadline(config.time_limit)
     try:
-        for stats in solver.passes():
-            stats.seconds = time.perf_counter() - began
-            stats.peak_memory = memory.peak()
-            on_pass(stats)
-            if stats.finished:
-                reason = "converged"
-            elif stopped():
-                reason = "interrupted"
-            elif stats.number >= config.max_passes:
-                reason = "passes"
-            elif stats.seconds >= config.time_limit:
-                reason = "time"
-            if reason:
-                break
-        reason, known = solver.finish(reason or "passes", stopped), solver.certified
+        reason, stats = _make_passes(solver, config, on_pass, stopped, began)
+        solver.deadline.allow(LOOK_SECONDS)
+        reason, known = solver.finish(reason, stopped), solver.certified
         final = replace(
             stats, certified=known is not None, dual=known.dual if known else stats.dual,
             primal=known.primal if known else np.inf, gap=known.relative_gap if known else np.inf,
@@ -383,6 +384,27 @@ def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped:
         return Outcome(w, solver.bias, known, final, reason, solver.certificates, solver.uncertified)
     finally:
         solver.close()
+
+
+def _make_passes(solver, config: Config, on_pass, stopped, began: float) -> tuple[str, PassStats]:
+    """Why there are no more passes, and what is known after the last. One that the time limit cuts short counts."""
+    stats = PassStats(0)
+    try:
+        for stats in solver.passes():
+            stats.seconds = time.perf_counter() - began
+            stats.peak_memory = memory.peak()
+            on_pass(stats)
+            if stats.finished:
+                return "converged", stats
+            if stopped():
+                return "interrupted", stats
+            if stats.number >= config.max_passes:
+                return "passes", stats
+            if solver.deadline.passed:
+                return "time", stats
+    except Stopped:
+        return "time", replace(stats, number=stats.number + 1, dual=solver.dual)
+    return "passes", stats
 
 
 def make_model(outcome: Outcome, data, config: Config) -> Model:

@@ -132,6 +132,11 @@ class Stream(OneVsRest):
     def _beside(self) -> int:
         return sum(machine.n_bytes(self._longest) for machine in self._everyone)
 
+    def _end_reading(self) -> None:
+        super()._end_reading()
+        for machine in self._machines:
+            machine.end()
+
     def passes(self):
         self._started = time.perf_counter()
         self._check_known()
@@ -140,11 +145,7 @@ class Stream(OneVsRest):
             self._longest = max(self._longest, int(arena.rows["length"].max()))
             self._room()
             self._visit(arena.rows, order)
-        self._check_classes()
-        self._others = []
-        self._set_bias_of_all(self.bias)
-        for machine in self._machines:
-            machine.end()
+        self._end_reading()
         self.compute = time.perf_counter() - self._started - self.wait
         yield PassStats(
             1, self._stream.description.n_rows, sum(machine.moves for machine in self._machines), dual=self.dual,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from llsvm import _dual_cd
-from llsvm.core import Certificate, PassStats
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.evaluate import dot
 from llsvm.pool import Pool
 from llsvm.reader import Resident, shuffle
@@ -146,7 +146,7 @@ class DualCD:
     `passes()` yields one PassStats per pass; `certified` and `best_w` are then the best pair known.
     """
 
-    reads_once = False
+    reads_once, deadline = False, NEVER
 
     def __init__(self, problem):
         self.problem = problem
@@ -205,6 +205,8 @@ class DualCD:
         """So many visits of all rows of the table; they are no part of a pass."""
         order = np.arange(len(table), dtype=np.int32)
         for _ in range(sweeps):
+            if self.deadline.passed:
+                break
             self._sweep(table, order, len(order), len(table))
 
     def _follow(self, course: Course, table) -> bool:
@@ -217,6 +219,8 @@ class DualCD:
         for _ in range(inner or MOST_SWEEPS):
             active = self._sweep(table, order, active, count_from, shrink=not inner, fresh=fresh)
             count_from = len(table)
+            if self.deadline.passed:
+                break
             if inner:
                 continue
             fresh = self._violation() <= STOPPING_TOLERANCE
@@ -294,10 +298,20 @@ class DualCD:
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """Sees to a certificate for a run that ended for this reason; returns the reason, which may be better now."""
         if self.certified is None or reason == "passes":
-            self.certify()
-            if self.certified.relative_gap <= self.problem.tolerance and reason != "interrupted":
+            try:
+                self.certify()
+            except Stopped:
+                reason = "time" if reason == "passes" else reason
+            if self.certified and self.certified.relative_gap <= self.problem.tolerance and reason != "interrupted":
                 return "converged"
+        if self.certified is None:
+            self.best_w, self.uncertified = self._last_w, OUT_OF_TIME
         return reason
+
+    @property
+    def _last_w(self) -> np.ndarray:
+        """The w to be looked at, where none was."""
+        return self.w
 
 
 class Shrinking(DualCD):
@@ -339,11 +353,16 @@ class Shrinking(DualCD):
         small = self.ENOUGH * self.problem.tolerance * (self._dual_at(self._square) + own_gap)
         return own_gap <= max(self.MUCH * self._gap, small) or self._visited >= self.VISITS * len(table)
 
-    def _survey(self, table, run=map) -> float:
+    def _survey(self, table, run=map, deadline=NEVER) -> float:
         """The loss of all rows; run: map, or that of a pool of threads."""
         parts, starts = parts_of(table)
         found = np.zeros((len(parts), 3))
-        list(run(lambda part, sums: self._look_at(part, self.w, sums), parts, found))
+
+        def look(part, sums):
+            return not deadline.passed and [self._look_at(part, self.w, sums)]
+
+        if not all(list(run(look, parts, found))):
+            raise Stopped
         loss, self._gap, changes = found.sum(0).tolist()
         self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
         self._select(parts, starts, run)
@@ -411,10 +430,10 @@ class InMemory(Shrinking):
             yield self._stats(number, self._n_active, met)
 
     def certify(self) -> None:
-        self._look(half_square(self.w))
+        self._look(half_square(self.w), self.deadline)
 
-    def _look(self, square: float) -> float:
-        loss = self._survey(self._data.table, self._pool.map)
+    def _look(self, square: float, deadline=NEVER) -> float:
+        loss = self._survey(self._data.table, self._pool.map, deadline)
         self._certify(self.w, loss, square)
         return loss
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from llsvm.core import Certificate, Problem
@@ -67,10 +65,9 @@ class DualMachine(Shrinking):
     def begin_look(self) -> None:
         """The rows that are looked at have the codes of their labels."""
         self._seen_w = self.w
-        self._seen_problem = replace(self.problem, signs=signs_of(self.positive, self._n_labels))
 
     def look(self, rows) -> float:
-        return total_loss(rows, self._seen_w, self._seen_problem, self._kind)
+        return total_loss(rows, self._seen_w, self.problem, self._kind, signs_of(self.positive, self._n_labels))
 
     def end_look(self, loss: float) -> Certificate:
         return Certificate(half_square(self._seen_w) + loss, self.dual)

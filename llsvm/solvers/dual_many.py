@@ -9,7 +9,7 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
-from llsvm.core import Certificate, PassStats, Problem
+from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Problem, Stopped
 from llsvm.reader import ROW, copied
 from llsvm.solvers.dual_cd import Course, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
@@ -20,7 +20,7 @@ from llsvm.solvers.streaming import WORTH_CERTIFYING
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
 VISITING_SHARE, VISITING_BYTES, TABLES = 8, 24, 8
-SWEEPING_SHARE, SWEEPING_BYTES = 4, 80
+SWEEPING_SHARE, SWEEPING_BYTES, FINDING_BYTES = 4, 80, 32
 ROUNDS = 2  # over the active rows after a pass
 
 
@@ -35,9 +35,8 @@ class Machine(DualMachine):
         super().set_labels(n_labels)
         self.problem.signs = signs_of(self.positive, n_labels)
 
-    def set_rows(self, label_counts: np.ndarray) -> None:
-        positive = int(label_counts[self.positive])
-        self.problem.loss_at_zero = math.fsum(self.problem.costs * (label_counts.sum() - positive, positive))
+    def set_rows(self, n_rows: int, n_positive: int) -> None:
+        self.problem.loss_at_zero = math.fsum(self.problem.costs * (n_rows - n_positive, n_positive))
 
     def keep_rows(self, n_rows: int) -> None:
         """The rows are in memory, and stay there."""
@@ -48,7 +47,7 @@ class Machine(DualMachine):
         """Passes over rows in memory until a survey is due, and the survey."""
         rows, is_due, self.visits = self.own(table, self.alphas), False, 0
         rows["gradient"] = self._gradients
-        while not is_due and self.n_passes < most_passes:
+        while not is_due and self.n_passes < most_passes and not self.deadline.passed:
             is_due = self._pass(rows)
             self.n_passes += 1
             self.visits += int(self._state[7])
@@ -66,7 +65,6 @@ class Machine(DualMachine):
 
     def begin_pass(self, looking: bool) -> None:
         self._state[6] = self._state[7] = self.n_wanted = 0
-        self._bounds = self._box[(self.problem.signs > 0).astype(int), 0]
         if looking:
             self.begin_look()
             self._seen_w = self.w.copy()
@@ -82,18 +80,19 @@ class Machine(DualMachine):
         rows["alpha"] = alphas
         self._sweep(rows, np.arange(len(rows), dtype=np.int32), len(rows))
         alphas[:] = rows["alpha"]
-        wanted = ((alphas > 0) & (alphas < self._bounds[rows["code"]])) | (np.abs(rows["gradient"]) <= MARGIN)
+        bounds = np.where(rows["code"] == self.positive, self._box[1, 0], self._box[0, 0])
+        wanted = ((alphas > 0) & (alphas < bounds)) | (np.abs(rows["gradient"]) <= MARGIN)
         np.negative(alphas, out=alphas, where=wanted)
         self.n_wanted += int(wanted.sum())
 
     def sweep(self, table, places, alphas, n_rows: int) -> None:
         """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
-        if not len(places):
-            return
         rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
         rows["alpha"] = alphas
         sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
         for number in range(self.problem.inner or max(1, round(sweeps))):
+            if self.deadline.passed:
+                break
             n_active = self._sweep(rows, order, n_active, len(rows), shrink=True, fresh=number == 0)
             self._narrow()
         alphas[:] = rows["alpha"]
@@ -140,8 +139,7 @@ class Many(OneVsRest):
         self._check_known()
         self._meet()
         self._set_bias_of_all(self.bias)
-        for machine in self._machines:
-            machine.set_rows(self._stream.description.label_counts)
+        self._set_rows()
 
     def _set_costs(self) -> None:
         super()._set_costs()
@@ -161,10 +159,14 @@ class Many(OneVsRest):
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """What was certified is the model; what was not, or was told its passes, is looked at once more."""
         if self._busy and (self.certified is None or reason == "passes"):
-            self._look_at(self._busy)
+            try:
+                self._look_at(self._busy)
+            except Stopped:
+                reason = "time" if reason == "passes" else reason
             if not self._busy and reason != "interrupted":
                 reason = "converged"
         self._stats(0, 0)
+        self.uncertified = "" if self.certified else OUT_OF_TIME
         self._gather()
         return reason
 
@@ -240,7 +242,7 @@ class Streaming(Many):
             machine.begin_pass(looking)
         totals = self._full_pass(busy, looking)
         n_active = self._active.n_rows
-        self._sweep_active(busy)
+        self._sweep_active()
         if looking:
             self._end_look(busy, totals)
         return n_active
@@ -255,18 +257,17 @@ class Streaming(Many):
                 self._look(arena.rows, busy, totals)
             for start in range(0, arena.n_rows, most_rows):
                 self._visit_part(arena.rows[start : start + most_rows], busy)
+                self.deadline.check()
         return totals
-
-    def _own_alphas(self, alphas, busy) -> list[np.ndarray]:
-        return [alphas[self._machines.index(machine)] for machine in busy]
 
     def _visit_part(self, rows, busy) -> None:
         alphas = self._read_alphas(rows)
-        own = self._own_alphas(alphas, busy)
-        tables = [rows, *(copied(rows) for _ in range(min(self._config.threads, len(busy)) - 1))]
-        self._map(Machine.visit, busy, [tables[place % len(tables)] for place in range(len(busy))], own)
+        own = [alphas[machine.positive] for machine in busy]
+        threads = min(self._config.threads, len(busy), TABLES)
+        tables = [rows, *(copied(rows) for _ in range(threads - 1))]
+        self._map(Machine.visit, busy, [tables[place % threads] for place in range(len(busy))], own, threads=threads)
         self._write_alphas(rows, alphas)
-        counts = sum(np.signbit(alphas_of_one).astype(np.int32) for alphas_of_one in own)
+        counts = np.signbit(alphas).sum(0, dtype=np.int32)  # of machines that are not busy none is negative
         rows["alpha"] = counts
         active = rows.take(np.flatnonzero(counts))
         self._active.append(active, np.empty((len(active), 0)))
@@ -290,37 +291,45 @@ class Streaming(Many):
         for start, end, position in self._runs(rows):
             self._alphas.write(position, alphas[:, start:end].T.ravel())
 
-    def _sweep_active(self, busy) -> None:
+    def _sweep_active(self) -> None:
         sweeping = self._spare // SWEEPING_SHARE
         self._active.memory = self._spare - sweeping + self._stream.needed_bytes
         for _ in range(ROUNDS):
             for table in self._active.parts(sweeping // SWEEPING_BYTES):
-                self._sweep_part(table, busy)
+                self._sweep_part(table, 1 + sweeping // (FINDING_BYTES * len(self._machines)))
                 del table
+                self.deadline.check()
         self._active.close()
 
-    def _sweep_part(self, table, busy) -> None:
+    def _sweep_part(self, table, most_rows: int) -> None:
         """Every machine sweeps those of these rows that are active in it."""
-        count, problem_of = len(busy), np.zeros(len(self._machines), np.intp)
-        problem_of[[self._machines.index(machine) for machine in busy]] = np.arange(count)
-        rows, positions, alphas = (np.concatenate(found) for found in zip(*self._find_active(table), strict=True))
-        problems = problem_of[positions % len(self._machines)]
+        found = zip(*self._find_active(table, most_rows), strict=True)
+        rows, positions, alphas = map(np.concatenate, found)
+        problems = (positions % len(self._machines)).astype(np.int32)
         order = np.argsort(problems, kind="stable")
-        ends = np.cumsum(np.bincount(problems[order], minlength=count))[:-1]
-        rows, positions, alphas = rows[order], positions[order], alphas[order]
+        rows, positions, alphas, problems = rows[order], positions[order], alphas[order], problems[order]
+        ends = np.flatnonzero(np.diff(problems)) + 1
+        machines = [self._machines[number] for number in problems[np.append(0, ends)].tolist()]
         del problems, order
-        n_rows = [self._stream.description.n_rows] * count
-        self._map(Machine.sweep, busy, [table] * count, np.split(rows, ends), np.split(alphas, ends), n_rows)
+        count, n_rows = len(machines), self._stream.description.n_rows
+        self._map(Machine.sweep, machines, [table] * count, np.split(rows, ends), np.split(alphas, ends),
+                  [n_rows] * count)
         self._alphas.scatter(positions, -alphas)
 
-    def _find_active(self, table):
-        """Yields rows of the table, where their active dual variables stand, and these."""
+    def _find_active(self, table, most_rows: int):
+        """Yields rows of the table, where their active dual variables stand, and these; those of so many rows, active
+        or not, are read together."""
         for start, end, position in self._runs(table):
-            places = table["place"][start:end] - table["place"][start]
-            alphas = self._alphas.read(position, (int(places[-1]) + 1) * len(self._machines))
-            found = np.flatnonzero(np.signbit(alphas))
-            rows = start + np.searchsorted(places, found // len(self._machines))
-            yield rows.astype(np.int32), position + found, -alphas[found].astype(np.float64)
+            places, first = table["place"][start:end] - table["place"][start], 0
+            while first < len(places):
+                last = int(np.searchsorted(places, places[first] + most_rows))
+                begin = position + int(places[first]) * len(self._machines)
+                count = (int(places[last - 1]) - int(places[first]) + 1) * len(self._machines)
+                alphas = self._alphas.read(begin, count)
+                found = np.flatnonzero(np.signbit(alphas))
+                rows = start + np.searchsorted(places, places[first] + found // len(self._machines))
+                yield rows.astype(np.int32), begin + found, -alphas[found].astype(np.float64)
+                first = last
 
     def close(self) -> None:
         if self._alphas:
@@ -331,19 +340,37 @@ class Streaming(Many):
 
 
 class Blocks(Streaming):
-    """Block minimisation (Yu et al., Algorithm 2, section 6.2): every problem solves the block that is in memory."""
+    """Block minimisation (Yu et al., Algorithm 2, section 6.2): every problem solves the block that is in memory.
+
+    The dual variables of a block stand problem by problem, so that those of some problems can be read.
+    """
+
+    @property
+    def _beside(self) -> int:
+        """Every thread copies the table of the block."""
+        threads = min(self._config.threads, len(self._machines))
+        return super()._beside + threads * self._stream.group_rows * (ROW.itemsize + 4)
 
     def _pass(self, busy, looking: bool) -> int:
         for machine in busy:
             machine.begin_pass(looking)
-        totals, inner, count = [0.0] * len(busy), self._config.inner, len(busy)
+        totals = [0.0] * len(busy)
         for arena, _, _ in self._stream.blocks(self._number):
             if looking:
                 self._look(arena.rows, busy, totals)
-            alphas = self._read_alphas(arena.rows)
-            own = self._own_alphas(alphas, busy)
-            self._map(Machine.solve, busy, [arena.rows] * count, own, [1 if inner is None else inner] * count)
-            self._write_alphas(arena.rows, alphas)
+            together = max(self._config.threads, self._spare // (VISITING_SHARE * VISITING_BYTES * arena.n_rows))
+            for start in range(0, len(busy), together):
+                self._solve_block(arena.rows, busy[start : start + together])
         if looking:
             self._end_look(busy, totals)
         return 0
+
+    def _solve_block(self, rows, machines) -> None:
+        n_rows, count, inner = len(rows), len(machines), self._config.inner
+        first = int(self._starts[rows["chunk"][0]]) * len(self._machines)
+        places = [first + machine.positive * n_rows for machine in machines]
+        alphas = [self._alphas.read(place, n_rows).astype(np.float64) for place in places]
+        self._map(Machine.solve, machines, [rows] * count, alphas, [1 if inner is None else inner] * count)
+        self.deadline.check()
+        for place, own in zip(places, alphas, strict=True):
+            self._alphas.write(place, own)

@@ -96,8 +96,9 @@ class Exact(Streaming):
         """Solves the sample, whose dual variables are then forgotten."""
         if not len(self._sample):
             return
-        rows_left = int(self.blocks.chunk_rows[self._sample].sum())
+        rows_left, self._is_between_passes = int(self.blocks.chunk_rows[self._sample].sum()), False
         while rows_left:
+            self.deadline.check()
             arena, _ = self._reader.next()
             self._active.append(arena.rows, np.empty((arena.n_rows, 0)))
             rows_left -= arena.n_rows
@@ -108,8 +109,10 @@ class Exact(Streaming):
                 self._state[6] = self._state[7] = 0
                 self._sweep(group.table, order, len(order))
                 visits += len(order)
+                self.deadline.check()
             self._start, self.w, self._state[4:6] = self.w, np.zeros_like(self.w), 0
             del group
+        self._is_between_passes = True
         self._renew_active()
 
     def _follow_sample(self, rows: np.ndarray) -> None:
@@ -224,10 +227,16 @@ class Exact(Streaming):
         course = Course(order.copy(), self._pace)
         for left in range(sweeps, 0, -1):
             self._sweep(table, order, len(order), len(table))
+            self.deadline.check()
             if self._state[8] <= self._little(len(table)):
                 break
             if left > MENDING:  # sweeps, for w where the box stood in the way
                 self._follow(course, table)
+
+    @property
+    def _last_w(self) -> np.ndarray:
+        """That of the sample, as long as rows are given the alphas that belong to it."""
+        return self.w if self._start is None else self._start
 
     def _renew_active(self) -> None:
         self._active.close()

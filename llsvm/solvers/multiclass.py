@@ -11,7 +11,7 @@ import numpy as np
 from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.alphas import Packed
-from llsvm.core import Certificate, DataError, PassStats, label_order, quoted
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, Stopped, label_order, quoted
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
@@ -25,6 +25,7 @@ SHARES, SMALLEST_SHARE = 16, 1 << 18
 FIRST_VIOLATION, COOLING = 1.0, 0.1
 # Loops over the active rows end after this many full ones' worth of work.
 MOST_EFFORT = 2.0
+VISITED_TOGETHER = 1 << 20  # rows by classes, after which the time is looked at
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
 # From disk: rounds over the active rows after a pass, and by how many loops in all, or full ones' worth of work, they
@@ -97,6 +98,10 @@ class SparseAlphas:
         self._state["n_free"] += after - before
 
     @property
+    def is_full(self) -> bool:
+        return bool(self._state["n_free"][0] < 2 * self._n_classes)
+
+    @property
     def most_nodes(self) -> int:
         """A visit needs two free ones a class."""
         return (len(self.head) + 3) * self._n_classes
@@ -123,7 +128,7 @@ class SparseAlphas:
 class Direct:
     """What both formulations share; `weston` is which. Columns of W are classes in the order of their codes."""
 
-    weston, reads_once, vectors = False, False, 3
+    weston, reads_once, vectors, deadline = False, False, 3, NEVER
 
     def __init__(self, stream, config, squared_loss: bool = False):
         self._stream, self._config = stream, config
@@ -139,6 +144,7 @@ class Direct:
         self._costs = self._class_costs()
         self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.compute, self._counter, self._number = 0.0, 0, 0
+        self._visits_together = max(1, VISITED_TOGETHER // self._n_classes)
 
     bytes_read = property(lambda self: self._stream.bytes_read)
     wait = property(lambda self: self._stream.wait)
@@ -189,11 +195,13 @@ class Direct:
         while True:
             place, n_active = _multiclass.loop(
                 rows, order, place, n_active, self.W, alphas.head, alphas.nodes, self._state, self.bias, self._costs,
-                self.weston, full, self._numbers, self._classes, self._kind,
+                self.weston, full, self._visits_together, self._numbers, self._classes, self._kind,
             )
             if place == n_active:
                 return n_active
-            alphas.grow()
+            self.deadline.check()
+            if alphas.is_full:
+                alphas.grow()
 
     def _loop_active(self, rows, order, alphas: SparseAlphas, violation: float, most_effort: float) -> None:
         """Loops over the active rows until none violates more, or for so many values computed."""
@@ -201,6 +209,7 @@ class Direct:
         before = float(self._state["effort"][0])
         while n_active and self._state["effort"][0] - before < most_effort:
             n_active = self._loop(rows, order, n_active, alphas, full=False)
+            self.deadline.check()
             if self._state["violation"][0] <= violation:
                 break
 
@@ -212,9 +221,13 @@ class Direct:
 
         def loss(share):
             scores = np.empty(self._n_classes)
+            if self.deadline.passed:
+                return 0.0
             return _multiclass.losses(share, W, self.bias, self._costs, self.weston, scores, self._kind)
 
-        return sum((self._pool.map if len(shares) > 1 else map)(loss, shares))
+        total = sum((self._pool.map if len(shares) > 1 else map)(loss, shares))
+        self.deadline.check()
+        return total
 
     def _certify(self, W, loss: float) -> None:
         primal, dual = self._square(W) + loss, self.dual
@@ -244,9 +257,14 @@ class Direct:
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         if self.certified is None or reason == "passes":
-            self.certify()
-            if self.certified.relative_gap <= self._config.tolerance and reason != "interrupted":
+            try:
+                self.certify()
+            except Stopped:
+                reason = "time" if reason == "passes" else reason
+            if self.certified and self.certified.relative_gap <= self._config.tolerance and reason != "interrupted":
                 reason = "converged"
+        if self.certified is None:
+            self.best_w, self.uncertified = self.W, OUT_OF_TIME
         self.best_w = self._in_order(self.best_w)
         return reason
 
@@ -324,6 +342,7 @@ class Streaming(Direct):
                 loss += self._loss(arena.rows, snapshot)
             for rows in self._parts(arena.rows):
                 found = max(found, self._visit(rows))
+                self.deadline.check()
         return loss, found
 
     def _parts(self, rows):
@@ -369,6 +388,7 @@ class Streaming(Direct):
                     alphas.unpack(0, Lists.from_bytes(self._alphas.read(number), len(rows)))
                 order = np.empty(len(rows), np.int32)
                 self._loop_active(rows, order, alphas, violation, loops * float(rows["alpha"].sum()))
+                self.deadline.check()
                 if rounds_left:
                     self._alphas.write(number, alphas.pack(0, len(rows)).to_bytes())
                 else:

@@ -8,12 +8,13 @@ mirror image.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 
 import numpy as np
 
-from llsvm.core import Certificate, DataError, Problem, UsageError, label_order, quoted
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, Problem, Stopped, UsageError, label_order, quoted
 from llsvm.memory import check_vectors, room_beside, vector_bytes, working
 from llsvm.pool import Pool
 
@@ -21,6 +22,8 @@ ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
 GROWTH, HARMFUL_GROWTH, HARMFUL_SHARE = 1.1, 2.0, 0.05
 SHARES, SMALLEST_SHARE = 16, 1 << 18  # of the rows looked at: how many, and nonzeros
+LOOKS, TASKS = 1 << 12, 64  # at a share of rows by a machine, handed out together; calls of a thread they make
+VISITED_TOGETHER = 1 << 14  # rows that all machines visit before any of them goes on
 
 
 def grown(w: np.ndarray, n_features: int) -> np.ndarray:
@@ -36,8 +39,18 @@ def n_columns(n_labels: int) -> int:
 
 
 def signs_of(positive: int, n_labels: int) -> np.ndarray:
-    """y by label code."""
-    return np.where(np.arange(n_labels) == positive, 1.0, -1.0)
+    """y by label code. All classes look at one array, each from another place on: an array a class would be as many
+    numbers as there are pairs of classes."""
+    return _signs(n_labels)[n_labels - positive : 2 * n_labels - positive]
+
+
+@functools.lru_cache(maxsize=1)
+def _signs(n_labels: int) -> np.ndarray:
+    """1 where n_labels numbers have gone by, else -1."""
+    signs = np.full(2 * n_labels + 1, -1.0)
+    signs[n_labels] = 1.0
+    signs.flags.writeable = False
+    return signs
 
 
 def total_of(certificates) -> Certificate:
@@ -55,8 +68,9 @@ class OneVsRest:
     of the size of w it holds.
     """
 
-    machine_type, vectors = None, 2
+    machine_type, vectors, deadline = None, 2, NEVER
     _beside = 0  # bytes that machines take beside their weights
+    _is_read, _shortened = False, []  # whether every row has been visited; what to say where time did not suffice
 
     def __init__(self, stream, config, squared_loss: bool = False):
         self._stream, self._config, self._squared_loss = stream, config, squared_loss
@@ -64,7 +78,7 @@ class OneVsRest:
         self._machines, self._others = [], []
         self.w, self.certified, self.certificates, self.uncertified = None, None, [], ""
         self.compute = self._started = 0.0
-        self._radius, self._radii, self._n_visited, self._capacity = 0.0, [], 0, 0
+        self._radius, self._radii, self._n_visited, self._capacity, self._met = 0.0, [], 0, 0, None
 
     bytes_read = property(lambda self: self._stream.bytes_read)
     wait = property(lambda self: self._stream.wait)
@@ -107,6 +121,9 @@ class OneVsRest:
         while 2 < len(labels) > len(self._machines):
             self._machines.append(self._copy(self._others[0], len(self._machines), 1.0))
         check_vectors(stream.n_features, len(self._machines), config.memory, self.vectors)
+        if self._met == (known := (len(labels), stream.n_features)):
+            return
+        self._met = known
         if stream.n_features > self._capacity or not self._capacity:
             self._capacity = stream.n_features if stream.labels_known else int(ROOM_TO_GROW * stream.n_features)
             for machine in self._everyone:
@@ -134,6 +151,7 @@ class OneVsRest:
         problem = Problem(0, 0, np.inf, np.empty(0), np.zeros((2, 2)), 0.0, config.tolerance, config.seed,
                           config.threads, config.memory, working(config.memory), config.inner)
         machine = self.machine_type(problem, positive, self._stream.dtype, config)
+        machine.deadline = self.deadline
         machine.set_costs(C, C)
         return machine
 
@@ -154,6 +172,12 @@ class OneVsRest:
             negative = weights[1 - machine.positive] if len(labels) == 2 else 1.0
             machine.set_costs(config.C * negative, config.C * weights[machine.positive])
 
+    def _set_rows(self) -> None:
+        counts = self._stream.description.label_counts
+        n_rows = int(counts.sum())
+        for machine in self._machines:
+            machine.set_rows(n_rows, int(counts[machine.positive]))
+
     def _room(self) -> int:
         """Bytes for anything beside weights and the rows that come by."""
         config, stream = self._config, self._stream
@@ -163,12 +187,15 @@ class OneVsRest:
         what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
         return room_beside(taken, config.memory, what)
 
-    def _map(self, method, machines, *arguments) -> None:
-        """Calls method(machine, its arguments) for all machines, on several threads."""
-        calls, threads = list(zip(machines, *arguments, strict=True)), self._config.threads
+    def _map(self, method, machines, *arguments, threads: int = 0) -> None:
+        """Calls method(machine, its arguments) for all machines, on several threads; when the time for training is over
+        the others are left as they are."""
+        calls, threads = list(zip(machines, *arguments, strict=True)), threads or self._config.threads
 
         def run(calls):
             for call in calls:
+                if self.deadline.passed:
+                    return
                 method(*call)
 
         if len(machines) == 1 or threads == 1:
@@ -179,7 +206,8 @@ class OneVsRest:
     def _visit(self, rows, order) -> None:
         """Every machine visits these rows in this order."""
         everyone = self._everyone
-        for start, end in self._slices(rows, order, len(order)):
+        for start, end in self._slices(rows, order, VISITED_TOGETHER):
+            self.deadline.check()
             self._map(self.machine_type.visit, everyone, [rows] * len(everyone), [order[start:end]] * len(everyone))
 
     # --- the bias
@@ -221,9 +249,10 @@ class OneVsRest:
         early = [rows for radius, rows in self._radii if HARMFUL_GROWTH * radius >= self.bias][:1]
         share = early[0] / self._n_visited if early else 0.0
         if share < HARMFUL_SHARE:
-            return []
-        return [f"-B R: {share:.0%} of the rows were read before one half as long as the longest, and used with that "
-                "smaller R; a block set (llsvm-split) knows R from the start"]
+            return self._shortened
+        early = (f"-B R: {share:.0%} of the rows were read before one half as long as the longest, and used with that "
+                 "smaller R; a block set (llsvm-split) knows R from the start")
+        return [*self._shortened, early]
 
     # --- the certificate
 
@@ -231,20 +260,34 @@ class OneVsRest:
         """Adds what every machine sees in these rows, the same whatever the number of threads."""
         n_shares = min(SHARES, 1 + int(rows["length"].sum()) // SMALLEST_SHARE)
         shares = [share for share in np.array_split(rows, n_shares) if len(share)]
-        looks = [(machine, share) for machine in machines for share in shares]
-        seen = (self._pool.map if len(looks) > 1 else map)(lambda look: look[0].look(look[1]), looks)
-        for place in range(len(machines)):
-            totals[place] = totals[place] + sum(itertools.islice(seen, len(shares)))
+        step = max(1, LOOKS // len(shares))
+        for start in range(0, len(machines), step):
+            looks = [(machine, share) for machine in machines[start : start + step] for share in shares]
+            seen = iter(self._looks(looks))
+            for place in range(start, min(start + step, len(machines))):
+                totals[place] = totals[place] + sum(itertools.islice(seen, len(shares)))
 
-    def _look_at(self, machines, stopped=lambda: False) -> list[Certificate] | None:
-        """One pass that only reads, for certificates of these machines; None if it was stopped."""
+    def _looks(self, looks: list) -> list:
+        """What machines see in rows, several looks to a task where there are many."""
+        step = -(-len(looks) // (TASKS * self._config.threads))
+
+        def see(start):
+            here = [] if self.deadline.passed else looks[start : start + step]
+            return [machine.look(share) for machine, share in here]
+
+        seen = list((self._pool.map if len(looks) > 1 else map)(see, range(0, len(looks), step)))
+        self.deadline.check()
+        return list(itertools.chain.from_iterable(seen))
+
+    def _look_at(self, machines, stopped=lambda: False) -> list[Certificate]:
+        """One pass that only reads, for certificates of these machines."""
         for machine in machines:
             machine.begin_look()
         totals = [0.0] * len(machines)
         for arena in self._stream.again():
             self._look(arena.rows, machines, totals)
             if stopped():
-                return None
+                raise Stopped
         return self._end_look(machines, totals)
 
     @staticmethod
@@ -257,25 +300,47 @@ class OneVsRest:
 
     # --- the end
 
+    def _end_reading(self) -> None:
+        """All labels and R are known, or all that will be."""
+        self._check_classes()
+        self._others, self._is_read = [], True
+        self._set_bias_of_all(self.bias)
+
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """Certifies if the rows can be read again and it is wanted; returns the reason."""
+        if not self._is_read:
+            self._stop_reading()
         if reason == "interrupted":
             self.uncertified = "interrupted"
         elif not self._config.certify:
             self.uncertified = "--no-certify"
         elif not self._stream.repeatable:
-            self.uncertified = "the input cannot be read again"
+            self.uncertified = OUT_OF_TIME if reason == "time" else "the input cannot be read again"
         else:
-            began = time.perf_counter() - self.wait
-            found = self._look_at(self._machines, stopped)
-            if found is None:
-                reason = self.uncertified = "interrupted"
-            else:
-                self._certify(found)
-            self.compute += time.perf_counter() - self.wait - began
+            reason = self._look_once_more(reason, stopped)
         self._gather()
         if self.certified and self.certified.relative_gap <= self._config.tolerance and reason == "passes":
             reason = "converged"
+        return reason
+
+    def _stop_reading(self) -> None:
+        """The time was over before the first pass was."""
+        self._stream.stop()
+        if len(self._stream.labels) < 2:
+            raise UsageError("--time-limit: the time was over before a second class was met", "a longer one is needed")
+        self._end_reading()
+        self._shortened = [f"stopped by --time-limit after visits of {self._n_visited} rows, before the others"]
+
+    def _look_once_more(self, reason: str, stopped) -> str:
+        began = time.perf_counter() - self.wait
+        try:
+            self._certify(self._look_at(self._machines, stopped))
+        except Stopped:
+            if stopped():
+                reason = self.uncertified = "interrupted"
+            else:
+                reason, self.uncertified = "time" if reason == "passes" else reason, OUT_OF_TIME
+        self.compute += time.perf_counter() - self.wait - began
         return reason
 
     def _gather(self) -> None:

@@ -66,12 +66,11 @@ class Machine:
             self._measure()
         self.problem.bias = bias
 
-    def set_rows(self, label_counts: np.ndarray) -> None:
+    def set_rows(self, n_rows: int, n_positive: int) -> None:
         """l, and the ball in which the optimum must lie."""
         self._growing = False
-        self._state["n_rows"] = label_counts.sum()
-        costs = self.problem.costs[(self.problem.signs > 0).astype(int)]
-        self._state["radius_square"] = math.fsum(costs * label_counts)
+        self._state["n_rows"] = n_rows
+        self._state["radius_square"] = math.fsum(self.problem.costs * (n_rows - n_positive, n_positive))
         if self._config.init == "random":
             norm = float(np.sqrt(self._state["radius_square"][0]))
             end = len(self._v) - (self.problem.bias == 0)
@@ -225,9 +224,7 @@ class Pegasos(OneVsRest):
                 machine.end_block(block_rows)
             visited += len(order)
         if number == 1:
-            self._check_classes()
-            self._others = []
-            self._set_bias_of_all(self.bias)
+            self._end_reading()
         return totals
 
     def _restart_averages(self) -> None:
@@ -253,8 +250,7 @@ class Pegasos(OneVsRest):
         self._room()
         if first and self._stream.labels_known:
             self._set_bias_of_all(self.bias)
-            for machine in self._machines:
-                machine.set_rows(self._stream.description.label_counts)
+            self._set_rows()
 
     def _stats(self, number: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait

@@ -30,7 +30,7 @@ class Machine(DualMachine):
         self.change, self._dual_before = np.inf, 0.0
 
     def visit_once(self, table, alphas) -> None:
-        """Visits rows whose alpha is 0, in their order."""
+        """Visits rows, whose alphas are 0, in their order."""
         rows = self.own(table)
         self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), len(rows))
         alphas[:] = rows["alpha"]
@@ -55,8 +55,8 @@ class OnePass(OneVsRest):
     def passes(self):
         self._started = time.perf_counter()
         kept = self._read_once()
-        self._check_classes()
-        self._had_others, self._others = bool(self._others), []
+        self._had_others = bool(self._others)
+        self._end_reading()
         for machine in self._machines:
             machine.settle(tolerance=-1.0)
         number = 1
@@ -78,8 +78,8 @@ class OnePass(OneVsRest):
             self._active.memory, self._active.copies = self._room(), self._n_copies
             most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._everyone))
             for start, end in self._slices(arena.rows, order, most_rows):
+                self.deadline.check()
                 kept += self._visit_once(arena.rows.take(order[start:end]))
-        self._set_bias_of_all(self.bias)
         return kept
 
     def _visit_once(self, rows) -> int:
@@ -87,6 +87,7 @@ class OnePass(OneVsRest):
         everyone = self._everyone
         alphas = np.empty((len(everyone), len(rows)))
         self._map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
+        self.deadline.check()
         wanted = self._wanted(self._machines, rows, alphas)
         kept = wanted | self._wanted(self._others, rows, alphas[len(self._machines) :])
         self._active.append(rows.take(np.flatnonzero(kept)), alphas.T[kept])
@@ -127,6 +128,7 @@ class OnePass(OneVsRest):
             self._map(Machine.sweep, machines, [group.table] * len(busy), alphas, [self._inner] * len(busy))
             visits += self._inner * len(group.table)
             group.alphas[:, busy] = alphas.T
+            self.deadline.check()
             group = group.part(self._wanted(machines, group.table, alphas))
             if before.alone:
                 self._active.adopt(group)

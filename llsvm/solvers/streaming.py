@@ -10,7 +10,7 @@ from llsvm.alphas import Alphas
 from llsvm.core import Certificate, UsageError
 from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size
-from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, rows_bytes, shuffle
+from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import DualCD, float32_box, half_square
 
 WORTH_CERTIFYING = 20
@@ -26,6 +26,7 @@ class Streaming(DualCD):
 
     _n_active = 0  # rows that are swept between passes
     _is_first = True  # this pass
+    _is_between_passes = True  # no row of a pass is left to be read
 
     def __init__(self, problem, blocks):
         super().__init__(problem)
@@ -131,7 +132,7 @@ class Streaming(DualCD):
         """Visits all rows; returns the loss at this w, with which the pass began.
 
         As long as that w seems good enough, rows are only looked at."""
-        sums, loss, gap, rows_left = np.zeros(3), 0.0, 0.0, self.blocks.n_rows
+        sums, loss, gap, rows_left, self._is_between_passes = np.zeros(3), 0.0, 0.0, self.blocks.n_rows, False
         dual, is_enough = self.dual if snapshot is not None else 0.0, False
         self._state[6] = self._state[7] = 0
         while rows_left:
@@ -151,6 +152,8 @@ class Streaming(DualCD):
                 self._after_visit(arena)
             self._reader.release(arena)
             self.problem.progress(1 - rows_left / self.blocks.n_rows)
+            self._is_between_passes = not rows_left
+            self.deadline.check()
         return loss
 
     def _met(self) -> Certificate:
@@ -161,14 +164,28 @@ class Streaming(DualCD):
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
-        loss, rows_left = 0.0, self.blocks.n_rows
+        w, loss, rows_left = self._last_w, 0.0, self.blocks.n_rows
+        if not self._is_between_passes:
+            self._begin_again()
         while rows_left:
-            arena, group = self._reader.next()
-            loss += total_loss(arena.rows, self.w, self.problem, self._kind)
+            self.deadline.check()
+            arena, _ = self._reader.next()
+            loss += total_loss(arena.rows, w, self.problem, self._kind)
             rows_left -= arena.n_rows
             self._reader.release(arena)
-        self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
-        self._certify(self.w, loss)
+            self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
+        self._certify(w, loss)
+
+    def _begin_again(self) -> None:
+        """Reads from the first row on, in the middle of a pass."""
+        blocks, before = self.blocks, (self._reader.bytes_read, self._reader.wait)
+        self._reader.close()
+        sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
+        plan = groups(np.arange(blocks.n_chunks), sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
+        self._reader = None  # before there is another
+        self._reader = Prefetcher(blocks, self._groups, plan, self._n_readers(len(self._groups)))
+        self._reader.bytes_read, self._reader.wait = before
+        self._is_between_passes = True
 
     def close(self) -> None:
         self._close_team()
