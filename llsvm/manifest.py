@@ -130,7 +130,7 @@ def _feature_ids(header: dict) -> dict:
 
 
 def _blocks(header: dict, facts: dict) -> list[dict]:
-    names, blocks = {facts["feature_ids"]["file"], MANIFEST}, []
+    names, blocks = {facts["feature_ids"]["file"]}, []
     for number, block in enumerate(_objects(header, "blocks")):
         try:
             blocks.append(_block(block, facts))
@@ -168,7 +168,7 @@ def _most_bytes(size: int) -> int:
 def _file(entry: dict) -> str:
     """A name in the set's own folder."""
     name = _text_of(entry, "file")
-    if not FILE_NAME.fullmatch(name):
+    if not FILE_NAME.fullmatch(name) or name == MANIFEST:
         raise ValueError(f"file is {_shown(name)}, expected a plain name")
     return name
 
