@@ -85,9 +85,17 @@ NEVER = Deadline()
 OUT_OF_TIME = "stopped by --time-limit"  # why there is no certificate
 
 
+def encoded(text: str) -> bytes:
+    """As UTF-8, where the bytes of a name that are none are as they were, and half a character of JSON is something."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 def quoted(text: str | bytes, most: int = 60) -> str:
     """What a file says, fit for a message: control characters and stray bytes escaped, cut after so many characters."""
-    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    data = encoded(text) if isinstance(text, str) else text
     start = data[: 4 * most + 4].decode("utf-8", "backslashreplace")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in start)
     return shown if len(shown) <= most else shown[: most - 3] + "..."

@@ -28,12 +28,12 @@ from functools import partial
 
 import numpy as np
 
-from llsvm import _model
+from llsvm import _model, foreign
 from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object
 from llsvm.files import Output
 from llsvm.frames import MANIFEST
 from llsvm.pool import Pool
-from llsvm.sources import Source, looks_like
+from llsvm.sources import Source
 
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
@@ -258,8 +258,10 @@ def _check_front(path: str, front: bytes) -> None:
     words = front[:LONGEST_NAME].split(None, 1)
     if words and words[0].decode("ascii", "replace") in HEADER:
         return
-    kind = "empty" if not words else looks_like(front[:PART])
-    raise DataError(f"{path}: not a model file" + f" ({kind})" * bool(kind),
+    kind = foreign.looks_like(front, path)[0] if words else "an empty file"
+    if not kind and any(foreign.PAIRS.fullmatch(line.strip()) for line in front.splitlines()[:20]):
+        kind = "LIBSVM text"
+    raise DataError(f"{path}: not a model file" + f"; this looks like {kind}" * bool(kind),
                     "llsvm-predict TEST MODEL OUTPUT" if kind == "LIBSVM text" else "")
 
 
@@ -280,14 +282,14 @@ def _read_header(path: str, file) -> _Header:
     try:
         return _checked(said, crc, n_lines)
     except ValueError as error:
-        raise DataError(f"{path}: not a model file ({error})") from None
+        raise DataError(f"{path}: not a model file of a classifier ({error})") from None
 
 
 def _checked(said: dict[str, str], crc: int, n_lines: int) -> _Header:
     """ValueError says what is wrong with the lines of a header."""
     solver_type = _said(said, "solver_type", re.compile(r".+"))
     if solver_type in OTHER_MODELS:
-        raise ValueError(f"{OTHER_MODELS[solver_type]}, {solver_type}; llsvm knows classifiers")
+        raise ValueError(f"{OTHER_MODELS[solver_type]}, {solver_type}")
     if solver_type not in CLASSIFIERS:
         raise ValueError(f"solver_type {quoted(solver_type)} is unknown")
     labels = [str(int(word)) for word in _said(said, "label", LABELS).split()]

@@ -16,7 +16,7 @@ from llsvm import memory as budgets
 from llsvm import model as models
 from llsvm import train
 from llsvm.blockset import BlockSet, Decoder
-from llsvm.core import ROUNDING, DataError, Interrupted, UsageError, quoted
+from llsvm.core import ROUNDING, DataError, Interrupted, UsageError, encoded, quoted
 from llsvm.files import Output, same_file
 from llsvm.frames import MANIFEST, REPAIR
 from llsvm.reader import ROW, Arena, arena_bytes
@@ -251,7 +251,7 @@ def _without_surrogates(facts):
     if isinstance(facts, list):
         return [_without_surrogates(value) for value in facts]
     if isinstance(facts, str):
-        return facts.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return encoded(facts).decode("utf-8", "backslashreplace")
     return facts
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 import zlib
 from importlib import import_module
 from pathlib import Path
@@ -135,29 +134,6 @@ FORMATS = {
     b"\xfd7zXZ\x00": ("xz", lambda raw: _Frames(raw, import_module("lzma").LZMADecompressor)),
     b"\x28\xb5\x2f\xfd": ("zstd", lambda raw: _Frames(raw, _zstd_frame)),
 }
-
-
-FOREIGN = {
-    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"%PDF": "a PDF", b"\x7fELF": "a program",
-    b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"\x93NUMPY": "a NumPy array", b"\x80": "a pickle",
-    b"SQLite format 3": "an SQLite database", b"\xff\xfe": "text in UTF-16", b"\xfe\xff": "text in UTF-16",
-    b"version https://git-lfs": "a Git LFS pointer: git lfs pull fetches the file",
-    b"svm_type ": "a model of LIBSVM", b"solver_type ": "a model of LIBLINEAR or llsvm",
-}  # fmt: skip
-LIBSVM_LINE = re.compile(rb"[^\s:]+([ \t]+\d+:\S+)+\s*(#.*)?")
-
-
-def looks_like(front: bytes) -> str:
-    """What a file is by its first bytes, "" where they do not tell."""
-    for magic, kind in FOREIGN.items():
-        if front.startswith(magic):
-            return kind
-    if front.lstrip().startswith(b"{"):
-        return "the manifest of a block set" if b'"llsvm-blocks"' in front else "JSON"
-    if front.lstrip().startswith(b"<"):
-        return "HTML or XML"
-    line = next((line for line in front.splitlines() if line.partition(b"#")[0].strip()), b"")
-    return "LIBSVM text" if LIBSVM_LINE.match(line) else ""
 
 
 class Source:

@@ -63,7 +63,7 @@ def train(path, target, **options):
 
 
 def predict(path, model, target):
-    predict_labels(path, model, target, True, False, True, 2, print)
+    predict_labels(path, model, target, True, False, True, True, 2, print)
 
 
 # --- manifests
@@ -213,6 +213,14 @@ def test_random_bytes_in_models_do_no_harm(tmp_path):
         path.write_bytes(data)
         if refusal(predict, str(test), str(path), str(tmp_path / "out")) is None:
             describe(str(path), False, False)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udce9", "\x1b[31m", "\n", "\u202e"])
+def test_what_a_model_says_of_itself_is_no_command_to_a_terminal(tmp_path, text):
+    (tmp_path / "model").write_bytes(crafted.model(said={**crafted.SAID, text: {"x": [text]}, "kind": text}))
+    said = describe(str(tmp_path / "model"), False, False)
+    assert text not in said.replace("\n", " " * (text != "\n")) or text == "\n"
+    assert len(said.splitlines()) == 8 and json.loads(describe(str(tmp_path / "model"), False, True))["kind"] == "model"
 
 
 def test_a_damaged_weight_is_named_by_its_line(tmp_path):

@@ -1,19 +1,22 @@
 """Model files: exact, LIBLINEAR's format both ways, and refused when cut short or changed; outputs whole or absent."""
 
+import gzip
 import itertools
 import math
 import os
 import stat
 import struct
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import crafted
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from liblinear import liblinearutil
-from problems import arrays, make_rows, read_model, write_text
+from problems import COMPRESS, arrays, make_rows, read_model, write_text
 
 from llsvm import model as model_module
 from llsvm.core import LlsvmError
@@ -256,6 +259,90 @@ def test_we_read_liblinears_models(tmp_path, number, n_classes, bias):
     scores = predictor.scores(*arrays(rows.X))
     np.testing.assert_allclose(scores[:, : len(values[0])], values, rtol=1e-9, atol=1e-12)
     assert [ours.labels[choice] for choice in predictor.choose(scores)] == [str(int(label)) for label in expected]
+
+
+@pytest.mark.parametrize("number, kind", [(11, "a regression model"), (12, "a regression model"),
+                                          (13, "a regression model"), (21, "a one-class model")])  # fmt: skip
+def test_liblinears_models_that_are_no_classifiers_are_called_what_they_are(tmp_path, number, kind):
+    rows, path = make_rows(60), str(tmp_path / "theirs")
+    liblinearutil.save_model(path, liblinearutil.train(np.arange(60.0), rows.X, f"-s {number} -q"))
+    with pytest.raises(LlsvmError, match=rf"theirs: not a model file of a classifier \({kind}, "):
+        load(path)
+
+
+def test_a_model_of_liblinear_with_line_ends_of_windows_is_read(tmp_path):
+    rows, path = make_rows(60), tmp_path / "theirs"
+    theirs = liblinearutil.train(rows.y, rows.X, "-s 3 -B 1 -q")
+    liblinearutil.save_model(str(path), theirs)
+    expected = load(str(path))
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert_same(load(str(path)), expected)
+
+
+@pytest.mark.parametrize("name", ["bias", "by id, with a bias", "three columns"])
+def test_a_model_of_ours_with_line_ends_of_windows_is_told_so(tmp_path, name):
+    path = Path(save_to(tmp_path / "model", MODELS[name]))
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(LlsvmError, match="Windows"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("name", ["bias", "by id, with a bias", "more than a batch"])
+def test_a_compressed_model_is_read(tmp_path, name, kind):
+    path = Path(save_to(tmp_path / "model", MODELS[name]))
+    whole = COMPRESS[kind](path.read_bytes())
+    path.write_bytes(whole)
+    assert_same(load(str(path)), MODELS[name])
+    path.write_bytes(whole[:-9])
+    with pytest.raises(LlsvmError, match=f"model: .*{kind}"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("content, kind", [
+    (b"", "an empty file"), (b"\x89PNG\r\n\x1a\n" + bytes(100), "a PNG image"), (b"PK\x03\x04" + bytes(100), "a zip"),
+    (b"+1 1:0.5 2:1\n-1 1:3\n", "LIBSVM text"), (b"+1 1:0.5 2:1\n" * 1000, "LIBSVM text"),
+    (b'{\n"format": "llsvm-blocks",\n', "the manifest of a block set"), (b"svm_type c_svc\n", "a model of LIBSVM"),
+    ("solver_type".encode("utf-16"), "UTF-16"), (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+    (gzip.compress(b"+1 1:0.5 2:1\n" * 10_000), "LIBSVM text"),
+])  # fmt: skip
+def test_what_is_given_for_a_model_is_called_what_it_is(tmp_path, content, kind):
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(LlsvmError, match=f"model: not a model file; this looks like {kind}"):
+        load(str(tmp_path / "model"))
+
+
+def test_weights_that_a_file_cannot_hold_take_no_memory(tmp_path):
+    (tmp_path / "model").write_text(HEADER.format(2**62) + "1 \n" * 1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LlsvmError, match=f"cut short, {2**62} weights expected"):
+            load(str(tmp_path / "model"))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ids", [[4, 2, 4], [2**40, 3, 2**40]])
+def test_no_model_is_made_of_ids_that_repeat(ids):
+    with pytest.raises(LlsvmError, match="same id"):
+        from_features("L2R_L2LOSS_SVC_DUAL", ["1", "-1"], np.ones((4, 1)), np.array(ids), -1.0, False, {})
+
+
+@pytest.mark.parametrize("name", ["bias", "three columns", "more than a batch", "by id"])
+@pytest.mark.parametrize("number", [0, 3, 8])
+@pytest.mark.parametrize("word", [b"nan", b"-inf", b"1e999", b"half"])
+def test_a_weight_that_is_no_finite_number_is_named_by_its_line(tmp_path, monkeypatch, name, number, word):
+    monkeypatch.setattr(model_module, "PART", 64)
+    path = Path(save_to(tmp_path / "model", MODELS[name]))
+    lines = path.read_bytes().split(b"\n")
+    at = lines.index(b"w_by_id" if name == "by id" else b"w") + 1 + min(number, 3 if name == "by id" else 8)
+    id, colon, weights = lines[at].rpartition(b":")
+    lines[at] = id + colon + b" ".join([word, *weights.split()[1:]]) + b" "
+    text = b"\n".join(lines[:-2]) + b"\n"
+    path.write_bytes(crafted.sign_model(text, lines[-2][15:]))
+    with pytest.raises(LlsvmError, match=f"model:{at + 1}: read '{word.decode()}.*', expected"):
+        load(str(path), 2)
 
 
 # --- labels

@@ -178,6 +178,18 @@ def test_a_model_cut_short_is_refused(refuse, here, where):
     refuse("llsvm-predict", "test.txt", "model", "out", says=["model: "])
 
 
+def test_a_model_comes_from_standard_input(run, here):
+    """As llsvm-train writes it to standard output."""
+    whole = (here / "model").read_bytes()
+    expected = run("llsvm-predict", "test.txt", "model", "-").stdout
+    assert run("llsvm-predict", "test.txt", "-", "-", stdin=whole).stdout == expected
+    assert run("llsvm", "info", "-", stdin=whole).stdout == run("llsvm", "info", "model").stdout
+
+
+def test_test_and_model_do_not_both_come_from_standard_input(refuse, here):
+    refuse("llsvm-predict", "-", "-", "out", stdin=(here / "model").read_bytes(), code=2, says=["TEST and MODEL"])
+
+
 def test_text_is_not_taken_for_a_model(refuse):
     refuse("llsvm-predict", "test.txt", "data.txt", "out", says=["data.txt: ", "not a model"])
 
