@@ -48,7 +48,7 @@ def looks_like(front: bytes, name: str = "") -> tuple[str, str]:
     if front[257:262] == b"ustar":
         return "a tar archive", "unpack it first: tar -xOf FILE gives what is in it"
     lines = _first_lines(front)
-    if any(map(PAIRS.fullmatch, lines)):
+    if any(map(PAIRS.fullmatch, lines)) and not re.search(rb"[\x00-\x08\x0e-\x1f]", front[:32]):
         return _of_pairs(lines)
     if re.match(rb"\x80[\x02-\x05]", front):
         return "a Python pickle", "sklearn.datasets.dump_svmlight_file(X, y, FILE) writes LIBSVM text"

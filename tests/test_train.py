@@ -193,10 +193,10 @@ def test_odd_rows_have_the_optimum_of_liblinear(tmp_path, fit, odd, solver, plac
 
 @pytest.mark.parametrize("solver", [*NUMBERS, "block"])
 @pytest.mark.parametrize("bias, primal", [(-1.0, 3.0), (1.0, 2.5)])
-def test_rows_without_any_feature_leave_only_the_bias(tmp_path, fit, solver, bias, primal):
+def test_rows_without_any_value_leave_only_the_bias(tmp_path, fit, solver, bias, primal):
     """hinge: b^2/2 + 2 max(0, 1-b) + max(0, 1+b) is least at b = 1; squared: b^2/2 + 2(1-b)^2 + (1+b)^2 at 2/7."""
-    path = write_text(tmp_path / "bare.txt", scipy.sparse.csr_matrix((3, 1)), [1, -1, 1])
-    fitted = fit(path, solver=solver, bias=bias, tolerance=1e-9)
+    (tmp_path / "bare.txt").write_text("1 1:0\n-1\n1\n")
+    fitted = fit(tmp_path / "bare.txt", solver=solver, bias=bias, tolerance=1e-9)
     if solver == "dual-l2" and bias > 0:
         primal = (2 / 7) ** 2 / 2 + 2 * (5 / 7) ** 2 + (9 / 7) ** 2
     assert fitted.outcome.certificate.primal == pytest.approx(primal, rel=1e-8)
