@@ -98,7 +98,8 @@ cdef void sort_row(int32_t* features, value_t* values, int64_t n, value_t* spare
         sorted = sort_items(features, <const uint32_t*>values, n, items, others)
     else:
         memcpy(spare, values, n * sizeof(value_t))
-        for k in range(n):
+        places[0] = 0  # or the compiler, which cannot know that n > 0, warns
+        for k in range(1, n):
             places[k] = <uint32_t>k
         sorted = sort_items(features, places, n, items, others)
     for k in range(n):
