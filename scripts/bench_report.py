@@ -28,12 +28,12 @@ class Side(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A target: a ratio of times, or seconds where nobody is compared with."""
+    """A ratio of times, or seconds where nobody is compared with; and its target, None where the data are too small."""
 
     title: str
     ours: Side
     theirs: Side | None
-    target: float
+    target: float | None
     note: str = ""
     is_goal: bool = True  # whether their objective is what ours must reach; else both are certified to the same gap
 
@@ -45,7 +45,13 @@ class Row(NamedTuple):
     def verdict(self):
         goal = self.theirs.primal if self.theirs and self.is_goal else None
         worse = goal is not None and self.ours.primal > goal * (1 + SLACK)
-        return "worse objective" if worse else "met" if self.value <= self.target else "missed"
+        if worse or self.target is None:
+            return "worse objective" if worse else ""
+        return "met" if self.value <= self.target else "missed"
+
+    @property
+    def goal(self):
+        return "none" if self.target is None else f"{self.target:g}"
 
 
 def shown(command):
@@ -70,8 +76,8 @@ def row_table(rows):
     for row in rows:
         theirs = row.theirs or Side("", float("nan"), "")
         seconds = [f"{row.ours.seconds:.2f}", f"{theirs.seconds:.2f}" if row.theirs else ""]
-        verdict = f"{row.verdict}; {row.note}" if row.note else row.verdict
-        cells.append([row.title, *seconds, f"{row.value:.3f}", f"{row.target:g}", verdict, row.ours.peak, theirs.peak,
+        verdict = "; ".join(filter(None, [row.verdict, row.note]))
+        cells.append([row.title, *seconds, f"{row.value:.3f}", row.goal, verdict, row.ours.peak, theirs.peak,
                       number(row.ours.primal), number(theirs.primal)])  # fmt: skip
         commands += [f"    {row.title}", f"        {row.ours.command}"]
         commands += [f"        {theirs.command}"] if row.theirs else []
@@ -85,8 +91,8 @@ def summary(rows_by_name):
     lines = []
     for title in titles:
         found = [next((row for row in rows if row.title == title), None) for rows in rows_by_name.values()]
-        target = next(row.target for row in found if row)
-        lines.append([title, f"{target:g}", *(f"{row.value:.2f} {row.verdict}" if row else "" for row in found)])
+        goal = next(row.goal for row in found if row)
+        lines.append([title, goal, *(f"{row.value:.2f} {row.verdict}".rstrip() if row else "" for row in found)])
     return table(["", "target, at most", *rows_by_name], lines)
 
 
