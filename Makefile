@@ -1,53 +1,57 @@
 # All set-up from a fresh clone: `make demo`, `make test`. PYTHON=python3.12 make test chooses another interpreter.
 PYTHON ?= python3
-BIN := .venv/bin
 SECONDS ?= 600
-export PIP_DISABLE_PIP_VERSION_CHECK := 1
-INSTALL = $(BIN)/python -m pip install --quiet
-REQUIRED = $$($(BIN)/python scripts/requirements.py
+BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+REQUIRED := $(BIN)/python scripts/requirements.py
 
-.PHONY: build demo test lint bench bench-smoke torture sdist clean
+.PHONY: build demo test lint bench bench-smoke torture check-sdist clean
 
 build: .venv/built
 
 .venv/required: pyproject.toml
-	@echo "making .venv: fetching what building and running need"
+	@echo "== making .venv and fetching what it takes to build and to run"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) $(REQUIRED) build run)
-	touch $@
+	@$(INSTALL) $$($(REQUIRED) build run)
+	@touch $@
 
+# Compiles once: the editable installation takes what build_ext made. (setup.py sees to that.)
 .venv/built: .venv/required setup.py $(wildcard cython_src/*)
-	@echo "compiling what is new in cython_src: about a minute for all of it (build/log has the details)"
-	mkdir -p build
-	$(BIN)/python setup.py build_ext --inplace >build/log 2>&1 || { cat build/log; exit 1; }
-	$(INSTALL) --no-build-isolation --no-deps --editable . >>build/log 2>&1 || { cat build/log; exit 1; }
-	$(BIN)/python -m compileall -q llsvm
-	touch $@
+	@echo "== compiling what is new in cython_src: all of it takes about a minute; the compiler's words are in build/log"
+	@mkdir -p build && { $(BIN)/python setup.py build_ext --inplace && \
+	    $(INSTALL) --no-build-isolation --no-deps --editable . ; } >build/log 2>&1 || { cat build/log; exit 1; }
+	@$(BIN)/python -m compileall -q llsvm
+	@touch $@
 
 # What `pip install .[test]` would add, without compiling again; so for the other extras.
-.venv/with-%: .venv/built
-	$(INSTALL) $(REQUIRED) $*)
-	touch $@
+.venv/with-%: pyproject.toml | .venv/built
+	@echo "== fetching what make $* takes"
+	@$(INSTALL) $$($(REQUIRED) $*)
+	@touch $@
 
 demo: build
 	$(RUN) sh scripts/demo.sh
 
-test: .venv/with-test
+test: build .venv/with-test
 	$(BIN)/python -m pytest -q
 
-lint: .venv/with-lint
+lint: build .venv/with-lint
 	$(BIN)/ruff check .
 	$(RUN) cython-lint --max-line-length 120 cython_src
 
 # BENCH="--quick my.txt" gives options and files: see scripts/bench.py --help.
-bench: .venv/with-test .venv/with-bench
+bench: build .venv/with-test .venv/with-bench
 	$(RUN) python scripts/bench.py $(BENCH)
 
-bench-smoke: .venv/with-test
+bench-smoke: build .venv/with-test
 	$(RUN) sh scripts/bench_smoke.sh
 
-sdist: .venv/required
+# TORTURE="--only text --seed 1" gives options: see scripts/torture --help.
+torture: build .venv/with-test
+	$(RUN) python scripts/torture --seconds $(SECONDS) $(TORTURE)
+
+check-sdist: build
 	$(RUN) sh scripts/check_sdist.sh
 
 clean:
