@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+from llsvm import process
+
+if process.is_called("llsvm"):
+    process.begin()  # signals are heard, and end the process without a traceback, while all the rest is loaded
+
 import gc
 import os
 import re
-import signal
-import sys
 
 gc.set_threshold(100_000)  # imports and our loops make no cycles; looking for some takes a twentieth of the start
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
@@ -15,7 +20,17 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
-from llsvm.core import INTERRUPTED, NOT_CONVERGED, ClosedPipe, Interrupted, LlsvmError, UsageError, quoted  # noqa: E402
+from llsvm.core import (  # noqa: E402
+    INTERRUPTED,
+    NOT_CONVERGED,
+    REFUSED,
+    ClosedPipe,
+    Interrupted,
+    LlsvmError,
+    UsageError,
+    quoted,
+    system_hint,
+)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -150,7 +165,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, many_labels, forc
     summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
                          force=force, threads=threads, memory=allowed, many_labels=many_labels, console=console)
     console.line(summary)
-    print_result(output)
+    print_result(output, output)
 
 
 @llsvm.command(cls=WeightCommand, context_settings=CONTEXT)
@@ -338,49 +353,72 @@ def info(path, verify, as_json):
     print_result(describe(path, verify, as_json))
 
 
-def print_result(text: str) -> None:
-    if sys.stdout is None:
-        raise LlsvmError("standard output is closed")
+def print_result(text: str, written: str = "") -> None:
+    """Prints on standard output; written: what is complete, whatever becomes of this."""
     try:
         sys.stdout.buffer.write(os.fsencode(text + "\n"))
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise ClosedPipe from None
-
-
-def _terminate(number, frame):
-    raise SystemExit(128 + number)
+    except OSError as error:
+        complete = f"; {written} is complete" if written else ""
+        raise LlsvmError(f"standard output {process.trouble(error)}{complete}") from None
 
 
 def run(command) -> None:
     """Runs a command; every way it can fail becomes a sentence and an exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _terminate)
+    process.begin()
+    leave(_attempt(command))
+
+
+def _attempt(command) -> int:
     try:
         command(standalone_mode=False)
-        code = 0
     except SystemExit as error:
-        code = error.code
+        return error.code or 0
     except ClosedPipe as error:
         # What is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = error.exit_code
+        return error.exit_code
     except LlsvmError as error:
-        code = fail(error.message, error.hint, error.exit_code)
+        return fail(error.message, error.hint, error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = error.exit_code
+        process.say(error.format_message() + "\n")
+        return error.exit_code
     except click.ClickException as error:
-        code = fail(*_in_our_words(error), error.exit_code)
+        return fail(*_in_our_words(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        code = fail("interrupted; nothing was written", "", Interrupted.exit_code)
+        return fail("interrupted", "", Interrupted.exit_code)
     except MemoryError:
-        code = fail("out of memory", "a smaller --memory leaves more room", 1)
+        return fail("out of memory", "a smaller --memory leaves more room")
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        code = fail(f"{name}{error.strerror or error}", "", 1)
-    leave(code)
+        return fail(*_words(error))
+    except Exception as error:
+        return fail(*_unexpected(error))
+    return 0
+
+
+def _words(error: OSError) -> tuple[str, str]:
+    """Of an error that nobody has put into words: message and hint. What is written without a name is help."""
+    name = f"{error.filename}:" if error.filename else "standard output"
+    reason = process.trouble(error) if not error.filename else error.strerror or error
+    return f"{name} {reason}", system_hint(error)
+
+
+def _unexpected(error: Exception) -> tuple[str, str]:
+    """Message and hint of what should not have come this far."""
+    if os.environ.get("LLSVM_TRACEBACK"):
+        raise error
+    if isinstance(error, ImportError):
+        return f"a part of llsvm cannot be loaded: {quoted(str(error), 300)}", "install it again, or allow more memory"
+    trace, place = error.__traceback__, ""
+    while trace:
+        code = trace.tb_frame.f_code
+        if f"{os.sep}llsvm{os.sep}" in code.co_filename:
+            place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return (f"unexpected {type(error).__name__} at {place}: {quoted(str(error), 300)}",
+            "this is a fault of llsvm; with LLSVM_TRACEBACK=1 it says more, for a report")
 
 
 ABSENT = {
@@ -420,17 +458,15 @@ def _needed(message: str) -> str:
 
 def leave(code: int) -> None:
     """Ends the process at once: clearing up the interpreter takes longer than starting a small job."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream:
-                stream.flush()
-        except OSError:
-            code = code or 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = code or fail(*_words(error))
     os._exit(code)
 
 
-def fail(message: str, hint: str, code: int) -> int:
-    print(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+def fail(message: str, hint: str = "", code: int = REFUSED) -> int:
+    process.say(f"error: {message}" + (f"\nhint: {hint}" if hint else "") + "\n")
     return code
 
 

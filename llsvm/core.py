@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable
@@ -91,6 +92,13 @@ def encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+def system_hint(error: OSError) -> str:
+    """What to do where the system refuses for a reason that has nothing to do with the file."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "more files may be open at a time after `ulimit -n 1024`"
+    return ""
 
 
 def quoted(text: str | bytes, most: int = 60) -> str:

@@ -8,7 +8,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from llsvm.core import ClosedPipe, LlsvmError
+from llsvm import process
+from llsvm.core import ClosedPipe, LlsvmError, system_hint
 
 
 def partial_name(path: Path) -> Path:
@@ -111,14 +112,17 @@ class Output:
             self.path = Path(os.path.realpath(path))  # a link stays a link
         try:
             if path == "-":
+                os.write(1, b"")  # to a descriptor that cannot be written to, not even that
                 self._file = os.fdopen(os.dup(1), "wb")
             elif self.path.exists() and not self.path.is_file():
                 self._file = open(self.path, "wb")  # noqa: SIM115
             else:
                 self._partial = partial_name(self.path)
-                self._file = open(self._partial, "wb")  # noqa: SIM115
+                with process.uninterrupted():
+                    self._file = open(self._partial, "wb")  # noqa: SIM115
+                    process.unfinished[str(self._partial)] = path
         except OSError as error:
-            raise LlsvmError(f"{path}: {error.strerror}") from None
+            raise self._failed(error) from None
 
     def write(self, data) -> None:
         self._attempt(self._file.write, data)
@@ -126,7 +130,9 @@ class Output:
     def commit(self) -> None:
         self._attempt(self._file.close)
         if self._partial:
-            self._attempt(os.replace, self._partial, self.path)
+            with process.uninterrupted():
+                self._attempt(os.replace, self._partial, self.path)
+                del process.unfinished[str(self._partial)]
 
     def _attempt(self, action, *arguments) -> None:
         try:
@@ -134,7 +140,12 @@ class Output:
         except BrokenPipeError:
             raise ClosedPipe from None
         except OSError as error:
-            raise LlsvmError(f"{self.path}: {error.strerror}") from None
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> LlsvmError:
+        if str(self.path) == "-":
+            return LlsvmError(f"standard output {process.trouble(error)}")
+        return LlsvmError(f"{self.path}: {error.strerror}", system_hint(error))
 
     def __enter__(self) -> Output:
         return self
@@ -143,4 +154,6 @@ class Output:
         with suppress(OSError):
             self._file.close()
         if self._partial:
-            remove(self._partial)
+            with process.uninterrupted():
+                remove(self._partial)
+                process.unfinished.pop(str(self._partial), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -50,9 +49,9 @@ def predict_labels(test, model_path, target, with_scores, zero_based, force, qui
     if not quiet:
         for line in _result(total, model.labels):
             if target == "-" or not line.startswith("Accuracy"):
-                print(line, file=sys.stderr)
+                console.line(line)
             else:
-                print_result(line)
+                print_result(line, target)
 
 
 def _check_target(target: str, labels: list[str]) -> None:

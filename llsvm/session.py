@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from _thread import interrupt_main, start_new_thread
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,48 +35,68 @@ class StopRequest:
     SECOND_ANSWER = b"interrupted again: stopping at once\n"
 
     def __init__(self):
-        self.asked = self.training = self._answered = self._forced = False
+        self.asked = self.training = self._answered = self._forced = self._has_thread = False
+        self._before = None
 
     def __call__(self) -> bool:
         return self.asked
 
     def _handle(self, number, frame) -> None:
-        if self._forced or not self.training:
+        if not self._has_thread:
+            self._count()
+        if not self._forced and self.training:
+            self.asked = True
+        elif callable(self._before):
+            self._before(number, frame)
+        else:
             raise KeyboardInterrupt
-        self.asked = True
+
+    def _count(self) -> None:
+        """Counts a signal and answers it."""
+        if self.training and not self._answered:
+            self.asked = self._answered = True
+            _say(self.ANSWER)
+        elif self.training:
+            _say(self.SECOND_ANSWER)
+            self._forced = True
 
     def _answer(self, wakened: int) -> None:
-        """Counts the signals, of which Python may hear two as one."""
+        """Counts the signals, of which Python may hear two as one, until the other end of the pipe is closed."""
         while number := os.read(wakened, 1):
-            if number[0] != signal.SIGINT or not self.training:
-                continue
-            if self._answered:
-                self._forced = True
-                _thread.interrupt_main()
-                os.write(2, self.SECOND_ANSWER)
-                return
-            self.asked = self._answered = True
-            os.write(2, self.ANSWER)
+            if number[0] == signal.SIGINT and not self._forced:
+                self._count()
+                if self._forced:
+                    interrupt_main()
+        os.close(wakened)
 
     @contextmanager
     def listening(self):
-        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as nohup and background jobs want it
+        self._before = signal.getsignal(signal.SIGINT)
+        ignored = self._before == signal.SIG_IGN  # as nohup and background jobs want it
         if ignored or threading.current_thread() is not threading.main_thread():
             yield
             return
         wakened, waker = os.pipe()
-        os.set_blocking(waker, False)
-        thread = threading.Thread(target=self._answer, args=(wakened,), name="answer", daemon=True)
-        thread.start()
-        before, fd_before = signal.signal(signal.SIGINT, self._handle), signal.set_wakeup_fd(waker)
+        fd_before = -1
         try:
+            os.set_blocking(waker, False)
+            with suppress(RuntimeError):  # no thread can be had: Ctrl-C is answered between kernels
+                start_new_thread(self._answer, (wakened,))  # without a handshake, which a signal could break off
+                self._has_thread = True
+            fd_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+            signal.signal(signal.SIGINT, self._handle)
             yield
         finally:
+            signal.signal(signal.SIGINT, self._before)
             signal.set_wakeup_fd(fd_before)
-            signal.signal(signal.SIGINT, before)
-            os.close(waker)
-            thread.join()
-            os.close(wakened)
+            os.close(waker)  # the thread ends
+            if not self._has_thread:
+                os.close(wakened)
+
+
+def _say(answer: bytes) -> None:
+    with suppress(OSError):
+        os.write(2, answer)
 
 
 def train_model(
@@ -106,7 +126,7 @@ def train_model(
     if target == "-":
         console.line(_summary(outcome, config))
     elif not quiet:
-        print_result(_summary(outcome, config))
+        print_result(_summary(outcome, config), target)
     missed = outcome.reason not in ("converged", "interrupted")
     doubts = [_shortfall(outcome, config)] if missed and (strict or not train.has_one_pass(config)) else []
     doubts += [_distance(outcome, config)] if outcome.is_far else []

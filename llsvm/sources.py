@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from llsvm._sources import Digest
-from llsvm.core import DataError, LlsvmError, UsageError
+from llsvm.core import DataError, LlsvmError, UsageError, system_hint
+from llsvm.process import trouble
 
 SWELLING = 1 << 18  # decompressed bytes wanted at a time
 
@@ -21,11 +22,15 @@ class Raw(io.RawIOBase):
     def __init__(self, path: str, hashed: bool = True):
         self.name = "standard input" if path == "-" else path
         try:
+            if path == "-":
+                os.read(0, 0)  # of a descriptor that cannot be read from, not even that
             self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
         except IsADirectoryError:
             raise UsageError(f"{path} is a directory, not LIBSVM text") from None
         except OSError as error:
-            raise LlsvmError(f"{self.name}: {error.strerror}") from None
+            if path == "-":
+                raise LlsvmError(f"standard input {trouble(error)}") from None
+            raise LlsvmError(f"{self.name}: {error.strerror}", system_hint(error)) from None
         self.position = 0
         self._digest = Digest() if hashed else None
         self._front = b""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llsvm import __version__, foreign, memory, reader, solvers
+from llsvm import __version__, foreign, memory, process, reader, solvers
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import (
     Certificate,
@@ -313,7 +313,9 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
 
 
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="llsvm-", dir=temporary_folder()))
+    with process.uninterrupted():
+        folder = Path(tempfile.mkdtemp(prefix="llsvm-", dir=temporary_folder()))
+        process.unfinished[str(folder)] = ""
     try:
         working = memory.working(config.memory)
         with Writer(folder / "data.blocks", TEMPORARY_BLOCKS, config.seed, config.precision, config.threads,

@@ -10,7 +10,7 @@ from array import array
 from collections import deque
 from pathlib import Path
 
-from llsvm import __version__, _writer
+from llsvm import __version__, _writer, process
 from llsvm.arrays import SIZES, VALUE_KINDS, address, empty, type_name, zeros
 from llsvm.core import Block, LlsvmError, UsageError
 from llsvm.files import partial_name, remove
@@ -85,7 +85,9 @@ class Writer:
         self._square, self._largest_id = 0.0, 0
         self._set_target(0)
         self._scratch = threading.local()
-        self._folder = _new_folder(self.path)
+        with process.uninterrupted():
+            self._folder = _new_folder(self.path)
+            process.unfinished[str(self._folder)] = str(path)
 
     def __enter__(self) -> Writer:
         return self
@@ -95,7 +97,9 @@ class Writer:
             self.pool.shutdown()
         finally:
             self._close_files()
-            remove(self._folder)
+            with process.uninterrupted():
+                remove(self._folder)
+                process.unfinished.pop(str(self._folder), None)
 
     def add(self, block: Block) -> None:
         row = 0
@@ -239,7 +243,8 @@ class Writer:
             "feature_ids": self._ids,
         }
         self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
-        return self._move_into_place()
+        with process.uninterrupted():
+            return self._move_into_place()
 
     def _move_into_place(self) -> Path:
         if self.path.exists():

@@ -188,7 +188,7 @@ def test_ctrl_c_twice_ends_at_once_without_a_model(training, tmp_path):
     training.read_until("interrupted again")
     code, rest, events = training.end()
     assert code == 130
-    assert "no model" in rest and "Traceback" not in rest and "Exception ignored" not in rest
+    assert "model was not written" in rest and "Traceback" not in rest and "Exception ignored" not in rest
     assert names(tmp_path) == {"data.txt", "log", "tmp"}
     assert events[-1]["event"] == "pass"
 
