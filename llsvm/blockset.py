@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from llsvm import _blockset
-from llsvm.core import ROUNDING, Block, DataError, Description
+from llsvm.core import ROUNDING, Block, DataError, Description, LlsvmError, system_hint
 from llsvm.frames import IDS_A_FRAME, MANIFEST, REPAIR, BlockFile, codec, payload_room
 from llsvm.manifest import read_manifest
+from llsvm.memory import files_at_a_time
 
 KEPT_OPEN = 64  # files that are read
 
@@ -25,7 +28,7 @@ class BlockSet:
         self.header = header = read_manifest(self.path)
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
         self.dtype, self.n_labels = np.dtype(header["values"]), len(header["labels"])
-        self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], {}
+        self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], _Files(self.path)
         self._list_chunks()
 
     def _list_chunks(self) -> None:
@@ -80,7 +83,7 @@ class BlockSet:
         """Tells the system that this chunk will be read soon."""
         name, place = self.place(chunk)
         if hasattr(os, "posix_fadvise"):
-            with suppress(OSError), self._opened(name) as descriptor:
+            with suppress(OSError), self._files.opened(name) as descriptor:
                 os.posix_fadvise(descriptor, place, int(self.chunk_bytes[chunk]), os.POSIX_FADV_WILLNEED)
 
     def load_chunk(self, chunk: int) -> Block:
@@ -97,31 +100,84 @@ class BlockSet:
     def _read(self, name: str, offset: int, room: np.ndarray) -> np.ndarray:
         done = 0
         try:
-            with self._opened(name) as descriptor:
+            with self._files.opened(name) as descriptor:
                 while done < len(room) and (more := os.preadv(descriptor, [room[done:]], offset + done)):
                     done += more
         except OSError as error:
-            raise DataError(f"{self.path / name}: {error.strerror}", REPAIR) from None
+            raise _unreadable(self.path / name, error) from None
         if done < len(room):
             raise DataError(f"{self.path / name}: truncated, {len(room)} bytes expected at byte {offset}, {done} read",
                             REPAIR)
         return room
 
-    @contextmanager
-    def _opened(self, name: str):
-        """A descriptor of this file; the first files stay open."""
-        if name not in self._files and len(self._files) >= KEPT_OPEN:
-            with open(self.path / name, "rb", buffering=0) as file:
-                yield file.fileno()
-            return
-        if name not in self._files:
-            self._files.setdefault(name, open(self.path / name, "rb", buffering=0))  # noqa: SIM115
-        yield self._files[name].fileno()
-
     def close(self) -> None:
         """Closes all files; they are opened again when needed."""
-        while self._files:
-            self._files.popitem()[1].close()
+        self._files.close()
+
+
+class _File:
+    """An open file, which so many are using."""
+
+    def __init__(self, path: Path):
+        self.file, self.users = open(path, "rb", buffering=0), 0  # noqa: SIM115
+
+
+class _Files:
+    """The files of a folder, open for reading. The first stay open, unless the system has no descriptor left.
+
+    Several threads read: a file is closed when nobody does.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder, self._kept, self._lock = folder, {}, threading.Lock()
+        self._most = files_at_a_time(KEPT_OPEN)
+
+    @contextmanager
+    def opened(self, name: str):
+        """A descriptor of this file."""
+        with self._lock:
+            file = self._kept.get(name) or self._open(name)
+            file.users += 1
+        try:
+            yield file.file.fileno()
+        finally:
+            with self._lock:
+                file.users -= 1
+                if not file.users and self._kept.get(name) is not file:
+                    file.file.close()
+
+    def _open(self, name: str) -> _File:
+        while True:
+            try:
+                file = _File(self._folder / name)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._close_idle():
+                    raise
+        if len(self._kept) < self._most:
+            self._kept[name] = file
+        return file
+
+    def _close_idle(self) -> bool:
+        """Closes what nobody reads, and keeps fewer from now on; False if there is none."""
+        idle = [name for name, file in self._kept.items() if not file.users]
+        self._most = min(self._most, len(self._kept) // 2)
+        for name in idle:
+            self._kept.pop(name).file.close()
+        return bool(idle)
+
+    def close(self) -> None:
+        with self._lock:
+            self._close_idle()
+            self._kept.clear()
+            self._most = files_at_a_time(KEPT_OPEN)
+
+
+def _unreadable(path: Path, error: OSError) -> LlsvmError:
+    """Only what is missing, or what a disk does not give back, is mended by making the set again."""
+    if error.errno in (errno.ENOENT, errno.EIO):
+        return DataError(f"{path}: {error.strerror}", REPAIR)
+    return LlsvmError(f"{path}: {error.strerror}", system_hint(error))
 
 
 class _Place:

@@ -7,7 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
-from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object
+from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object, system_hint
 from llsvm.frames import FEATURE_LIMIT, FORMAT, IDS_A_FRAME, MANIFEST, REPAIR, VERSION, payload_room
 
 LARGEST = 2**63 - 1
@@ -49,7 +49,7 @@ def _text(folder: Path, file: Path) -> str:
     except FileNotFoundError:
         raise LlsvmError(f"{folder} has no {MANIFEST}: not a block set, or an unfinished one") from None
     except OSError as error:
-        raise LlsvmError(f"{file}: {error.strerror}") from None
+        raise LlsvmError(f"{file}: {error.strerror}", system_hint(error)) from None
     except UnicodeDecodeError:
         raise DataError(f"{file}: corrupt", REPAIR) from None
 

@@ -1,4 +1,4 @@
-"""What this process may use: the byte budget, what it promised, what it used; and the cores."""
+"""What this process may use: the byte budget, what it promised, what it used; and the cores and files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ MB = 1 << 20
 FLOOR = 64 * MB
 # Part of the floor that decoding may use for its buffers.
 BUFFERS = 4 * MB
+OTHER_FILES = 16  # open at a time, beside those of a block set
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -89,6 +90,13 @@ def usable() -> int:
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
     return min(limit for limit in limits if limit > 0)
+
+
+def files_at_a_time(most: int) -> int:
+    """How many files to hold open at a time: so many, or, where the limit is low, half of what is allowed but for what
+    else is opened meanwhile, modules among it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(1, min(most, soft // 2 - OTHER_FILES))
 
 
 def working(memory: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from llsvm import __version__, _writer, process
 from llsvm.arrays import SIZES, VALUE_KINDS, address, empty, type_name, zeros
-from llsvm.core import Block, LlsvmError, UsageError
+from llsvm.core import Block, LlsvmError, UsageError, system_hint
 from llsvm.files import partial_name, remove
 from llsvm.frames import (
     FEATURE_IDS,
@@ -24,7 +25,7 @@ from llsvm.frames import (
     frame_checksum,
     payload_room,
 )
-from llsvm.memory import MB, enough, format_size
+from llsvm.memory import MB, enough, files_at_a_time, format_size
 from llsvm.pool import Pool
 
 MAX_BLOCKS = 4096
@@ -80,6 +81,7 @@ class Writer:
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
         self.pool = Pool(min(threads, MOST_THREADS))
         self._encoding, self._free, self._files = deque(), [], {}
+        self._most_open = files_at_a_time(OPEN_FILES)
         self._n_features, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
         self.n_rows = self.n_nonzeros = 0
         self._square, self._largest_id = 0.0, 0
@@ -179,15 +181,27 @@ class Writer:
 
     def _append(self, name: str, data: bytes) -> None:
         try:
-            if len(self._files) == OPEN_FILES:
-                self._close_files()
-            file = self._files.get(name) or open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
-            self._files[name] = file
+            file = self._files.get(name) or self._opened(name)
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
         except OSError as error:
-            raise LlsvmError(f"{self._folder / name}: {error.strerror}", "the unfinished set was removed") from None
+            hint = system_hint(error) or "the unfinished set was removed"
+            raise LlsvmError(f"{self._folder / name}: {error.strerror}", hint) from None
+
+    def _opened(self, name: str):
+        """A file to write at its end; the others are closed where they are too many, or the system has no more."""
+        if len(self._files) >= self._most_open:
+            self._close_files()
+        try:
+            self._files[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
+                raise
+            self._most_open = max(1, len(self._files) // 2)
+            self._close_files()
+            self._files[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
+        return self._files[name]
 
     def _close_files(self) -> None:
         for file in self._files.values():
@@ -273,7 +287,7 @@ def _new_folder(path: Path) -> Path:
         folder = partial_name(path)
         folder.mkdir()
     except OSError as error:
-        raise LlsvmError(f"{path.parent}: {error.strerror}") from None
+        raise LlsvmError(f"{path.parent}: {error.strerror}", system_hint(error)) from None
     return folder
 
 

@@ -1,13 +1,17 @@
 """The block set: what goes in comes out, the same bytes every time, and damage is noticed."""
 
+import errno
 import hashlib
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import zlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +20,7 @@ import pytest
 import zstandard
 from conftest import contents, file_size_limit, half_digest
 
-from llsvm import _writer
+from llsvm import _writer, blockset
 from llsvm import writer as writing
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Block, DataError, LlsvmError, UsageError
@@ -821,3 +825,64 @@ def test_what_a_living_process_writes_is_left_alone(tmp_path):
     other.mkdir()
     write(tmp_path / "x.blocks", ROWS, np.float32)
     assert names_in(tmp_path) == [other.name, "x.blocks"]
+
+
+# --- files that the system does not open
+
+
+@contextmanager
+def file_limit(n_more: int):
+    """No more than so many files can be opened beside those that are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + n_more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "found out"])
+def test_a_set_of_many_files_is_written_and_read_where_few_may_be_open(tmp_path, monkeypatch, told):
+    expected = write(tmp_path / "expected", ROWS, np.float32, n_blocks=90)
+    for module in () if told else (blockset, writing):
+        monkeypatch.setattr(module, "files_at_a_time", lambda most: most)
+    with file_limit(12), ThreadPoolExecutor(3) as pool:
+        blocks = write(tmp_path / "x", ROWS, np.float32, n_blocks=90)
+        assert contents(blocks.path) == contents(expected.path)
+        for _ in range(2):
+            found = pool.map(blocks.load_chunk, range(blocks.n_chunks))
+            assert sum((count_rows(rows_of(block)) for block in found), Counter()) == count_rows(ROWS)
+            blocks.close()
+    assert not [link for link in open_files() if link.startswith(str(tmp_path))]
+
+
+def open_files() -> list[str]:
+    """The paths of what this process has open, where the system tells."""
+    folder, paths = Path("/proc/self/fd"), []
+    for descriptor in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):
+            paths.append(os.readlink(descriptor))
+    return paths
+
+
+@pytest.mark.parametrize(("number", "hint"), [
+    (errno.EACCES, ""), (errno.EMFILE, "ulimit -n"), (errno.ENFILE, "ulimit -n"),
+    (errno.ENOENT, "again with llsvm-split"), (errno.EIO, "again with llsvm-split"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_opened_is_called_damaged_only_if_it_may_be(small_set, monkeypatch, number, hint):
+    def refuse(path, *arguments, **options):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(blockset, "open", refuse, raising=False)
+    with pytest.raises(LlsvmError) as refusal:
+        BlockSet(small_set.path).load_chunk(0)
+    assert os.strerror(number) in refusal.value.message and small_set.blocks[0].file in refusal.value.message
+    assert hint in refusal.value.hint and bool(hint) == bool(refusal.value.hint)
+
+
+def test_a_writer_that_may_open_no_file_says_so(tmp_path):
+    with pytest.raises(LlsvmError, match="Too many open files") as refusal, file_limit(0):
+        write(tmp_path / "x", ROWS, np.float32)
+    assert "ulimit -n" in refusal.value.hint

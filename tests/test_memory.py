@@ -189,3 +189,12 @@ def test_the_peak_is_that_of_this_process_not_of_the_one_that_started_it():
     [child_peak] = run_python("from llsvm.memory import peak; print(peak())")
     assert len(ballast) == 500 * MB
     assert child_peak < 200 * MB
+
+
+@pytest.mark.parametrize(("limit", "most", "expected"), [
+    (1024, 64, 64), (1024, 256, 256), (64, 64, 16), (64, 256, 16), (256, 256, 112), (40, 64, 4), (8, 64, 1),
+    (resource.RLIM_INFINITY, 256, 256),
+])  # fmt: skip
+def test_half_of_the_files_that_may_be_open_are_left_for_others(monkeypatch, limit, most, expected):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limit, limit) if what == resource.RLIMIT_NOFILE else None)
+    assert memory.files_at_a_time(most) == expected
