@@ -151,7 +151,9 @@ def _tally(predictor, ids, indptr, choices, codes, names) -> Tally:
     known = set(predictor.model.labels)
     strange = [code for code, name in enumerate(names) if name not in known]
     counts = np.bincount(codes, minlength=len(names)) if strange else []
-    unknown = Counter({names[code]: int(counts[code]) for code in strange if counts[code]})
+    unknown = Counter()
+    for code in strange:  # two may have one name, as 7 and 7.0 do
+        unknown[names[code]] += int(counts[code])
     tried = ids[:: max(1, len(ids) // SAMPLE)]
     tally = Tally(len(choices), predictor.count_correct(choices, codes, names), unknown, len(tried),
                   predictor.count_known(tried))
@@ -180,7 +182,8 @@ def _has_first_id(model) -> bool:
 def _result(total: Tally, labels: list[str]):
     """The accuracy, and to whom it applies."""
     n_unknown = sum(total.unknown.values())
-    names = ", ".join(quoted(name) for name, _ in total.unknown.most_common(3)) + ", ..." * (len(total.unknown) > 3)
+    most = total.unknown.most_common(4)
+    names = ", ".join([*(quoted(name) for name, _ in most[:3]), *["..."] * (len(most) > 3)])
     if n_unknown == total.rows:
         known = " ".join(map(quoted, labels[:10])) + " ..." * (len(labels) > 10)
         yield f"no accuracy: no label of TEST ({names}) is one of the model's ({known})"

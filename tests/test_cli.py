@@ -444,6 +444,17 @@ def test_verify_passes_what_is_whole(run, here, name):
     assert run("llsvm", "info", "--verify", name).returncode == 0
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9.txt", b"\x1b[31m.txt"])
+def test_names_that_a_terminal_or_json_could_not_take_are_escaped(run, here, name):
+    path = os.fsdecode(name)
+    (here / path).write_bytes((here / "data.txt").read_bytes())
+    assert run("llsvm-split", os.fsencode(path).decode("utf-8", "surrogateescape"), "-o", "new.blocks").returncode == 0
+    for option in ([], ["--json"]):
+        shown = run("llsvm", "info", *option, "new.blocks").stdout
+        assert "\x1b" not in shown and "\\ud" not in shown
+    assert json.loads(shown)["sources"][0]["name"].endswith(".txt")
+
+
 # --- bad text
 
 GOOD = "1 1:1 2:-0.5\n-1 2:1\n"
@@ -766,6 +777,56 @@ def test_a_reader_that_has_left_costs_nothing_but_the_words(run, here, command):
 )
 def test_wrong_usage_exits_with_two_and_names_the_word(refuse, command, fragment):
     refuse(*command.split(), code=2, says=[fragment])
+
+
+@pytest.mark.parametrize(
+    "command, message, hint",
+    [
+        ("llsvm-train -c abc data.txt new", "-c abc: a number is needed", "llsvm-train --help"),
+        ("llsvm-train --seed x data.txt new", "--seed x: a whole number is needed", "--help"),
+        ("llsvm-train --seed -1 data.txt new", "--seed -1: a number from 0 to 2147483647 is needed", "--help"),
+        ("llsvm-train --max-passes 0 data.txt new", "--max-passes 0: a number from 1 up is needed", "--help"),
+        ("llsvm-train --precision float16 data.txt new", "--precision float16: one of 'float32', 'float64'", "--help"),
+        ("llsvm-train --memry 2G data.txt new", "--memry: no such option", "did you mean --memory"),
+        ("llsvm-train -threads 2 data.txt new", "-threads: no such option", "did you mean --threads?"),
+        ("llsvm-train -threads=2 data.txt new", "-threads=2: no such option", "did you mean --threads=2?"),
+        ("llsvm-split -force data.txt", "-force: no such option", "did you mean --force?"),
+        ("llsvm-train -v 5 data.txt", "-v: no such option", "no cross-validation"),
+        ("llsvm-train -m 5 data.txt", "-m: no such option", "llsvm-split"),
+        ("llsvm-train -w 1 2 data.txt new", "-w 1: the label", "-w1 2, or -w balanced"),
+        ("llsvm-train data.txt new -w", "-w: the label", "-wLABEL W, or -w balanced"),
+        ("llsvm-train -w1 data.txt new", "-w1 data.txt: a weight, a number, is needed", "-wLABEL W, for example -w1 2"),
+        ("llsvm-train data.txt new -w1", "-w1: a weight, a number, is needed", "-wLABEL W"),
+        ("llsvm-train -e 1 data.txt new", "-e 1: a relative duality gap of 1 or more", "1e-3"),
+        ("llsvm-train -s 2 data.txt new", "-s 2: the primal way to what -s 1 solves", "dual-l2 (1)"),
+        ("llsvm-train -s 0 data.txt new", "-s 0: there is no logistic regression", "dual (3)"),
+        ("llsvm-train help", "help would be the name of the model", "llsvm-train --help"),
+        ("llsvm-train", "[DATA] MODEL is missing", "llsvm-train [OPTIONS] [DATA] MODEL"),
+        ("llsvm-predict test.txt model", "OUTPUT is missing", "llsvm-predict [OPTIONS] TEST MODEL OUTPUT"),
+        ("llsvm-predict test.txt model out more", "got unexpected extra argument (more)", "llsvm-predict --help"),
+        ("llsvm trian", "no such command 'trian'", ""),
+        ("llsvm-train --zero-based data.txt.blocks new", "--zero-based: data.txt.blocks is a block set", "llsvm-split"),
+        ("llsvm-train --precision float32 data.txt.blocks new", "--precision: data.txt.blocks is a", "llsvm-split"),
+        ("llsvm-train --precision float64 new", "--precision: data.txt.blocks is a block set", "llsvm-split"),
+        ("llsvm-predict --zero-based data.txt.blocks model out", "--zero-based: data.txt.blocks is a", "llsvm-split"),
+        ("llsvm-train --log new data.txt new", "--log new is also DATA or MODEL", ""),
+        ("llsvm-train --log ./new data.txt new", "--log ./new is also DATA or MODEL", ""),
+        ("llsvm-train --strict -w7 2 data.txt new", "label 7, given a weight, does not occur in the data", "-w7"),
+        ("llsvm-train --strict -s pegasos -w7 2 data.txt new", "label 7, given a weight, does not occur", "-w7"),
+    ],
+)
+def test_a_wrong_option_gets_a_sentence_and_a_hint(refuse, command, message, hint):
+    stderr = refuse(*command.split(), code=2)
+    refusal = stderr[stderr.index("error: ") :].splitlines()  # behind the line that tells how it trains
+    assert refusal[0].startswith(f"error: {message}")
+    assert hint in "".join(refusal[1:]) and len(refusal) == 1 + bool(refusal[1:])
+    assert "--weight" not in stderr and "Usage" not in stderr
+
+
+def test_liblinears_ways_to_write_options_still_work(run, here):
+    for words in ("-s 3 -c 1 -B 1 -e 0.1 -q -w1 2 -w-1 0.5", "-s3 -c0.5 -B1 -e0.01 -w+1 2", "-w-1 2 -w1 1e-1 -B -1"):
+        assert run("llsvm-train", *words.split(), "data.txt", "new").returncode == 0
+    assert run("llsvm-train", "-q", "-s", "shrink", "-e", "2", "data.txt", "new").returncode == 0  # not of a gap
 
 
 # --- memory

@@ -64,6 +64,71 @@ def test_labels_unseen_in_training_count_as_wrong(run, here):
     assert finished.stdout == "Accuracy = 50% (3/6)\n"
 
 
+@pytest.mark.parametrize(("labels", "told"), [("0", "(0)"), ("?", "(?)"), ("a b c d", "(a, b, c, ...)")])
+def test_without_any_label_of_the_model_there_is_no_accuracy(run, here, labels, told):
+    names = (labels.split() * 4)[:4]
+    text = "".join(f"{name} 1:{k}\n" for k, name in enumerate(names)).encode()
+    write_model(here / "up", [1.0])
+    finished = run("llsvm-predict", "-", "up", "out", stdin=text)
+    assert (finished.returncode, finished.stdout) == (0, "")
+    assert finished.stderr == f"no accuracy: no label of TEST {told} is one of the model's (1 -1)\n"
+    assert (here / "out").read_text() == "-1\n1\n1\n1\n"
+    assert run("llsvm-predict", "-q", "-", "up", "out", stdin=text) == (0, "", "")
+
+
+def test_labels_that_the_model_does_not_know_are_told(run, here):
+    write_model(here / "up", [1.0])
+    finished = run("llsvm-predict", "-", "up", "out", stdin=b"7 1:1\n1 1:1\n7.0 1:1\nspam 1:1\n-1 1:1\n")
+    assert finished.stdout == "Accuracy = 20% (1/5)\n"
+    assert finished.stderr == "3 of 5 rows have a label that the model does not know (7, spam)\n"
+    assert run("llsvm-predict", "test.txt", "foreign", "out").stderr == ""
+
+
+def test_labels_of_a_set_that_the_model_does_not_know_are_told(run, here):
+    (here / "more.txt").write_text("7 1:1\n1 1:1\n")
+    assert run("llsvm-split", "more.txt").returncode == 0
+    finished = run("llsvm-predict", "more.txt.blocks", "foreign", "out")
+    assert finished.stderr == "1 of 2 rows have a label that the model does not know (7)\n"
+
+
+@pytest.mark.parametrize(("first", "warned"), [(1, False), (9, False), (12, True), (100, True)])
+@pytest.mark.parametrize("source", ["more.txt", "more.txt.blocks"])
+def test_ids_of_which_most_are_unknown_are_warned_of(run, here, first, warned, source):
+    """Of the 20 ids from `first` on, the model knows those up to 20."""
+    write_text(here / "more.txt", *TEST, first_id=first)
+    assert source == "more.txt" or run("llsvm-split", "more.txt").returncode == 0
+    finished = run("llsvm-predict", "-q", source, "foreign", "out")
+    assert finished.returncode == 0
+    assert ("of the feature ids of TEST are unknown to the model" in finished.stderr) == warned
+
+
+@pytest.mark.parametrize(("first", "options", "warned"), [(0, [], False), (1, [], True), (0, ["--zero-based"], False)])
+def test_ids_that_seem_shifted_by_one_are_warned_of(run, here, first, options, warned):
+    write_text(here / "zero.txt", *TRAINING, first_id=0)
+    assert run("llsvm-train", "--zero-based", "zero.txt", "new").returncode == 0
+    write_text(here / "test.txt", *TEST, first_id=first)
+    stderr = run("llsvm-predict", *options, "test.txt", "new", "out").stderr
+    assert ("the model's ids start at 0, and none of TEST's is 0" in stderr) == warned
+
+
+def test_a_row_without_features_may_come_alone(run, refuse, here):
+    write_model(here / "up", [1.0])
+    assert run("llsvm-predict", "-", "up", "-", stdin=b"1\n").stdout == "-1\n"
+    for rows in (b"1\n-1\n", b"spam\n"):
+        finished = run("llsvm-predict", "-", "up", "out", stdin=rows)
+        assert finished.returncode == 1 and "no line has an id:value" in finished.stderr
+    assert not (here / "out").exists()
+
+
+def test_rows_without_labels_get_a_hint_that_works(run, here):
+    bare = "".join(line.partition(" ")[2] + "\n" for line in (here / "test.txt").read_text().splitlines())
+    (here / "bare.txt").write_text(bare)
+    stderr = run("llsvm-predict", "bare.txt", "foreign", "out").stderr
+    assert run("sh", "-c", re.search("sed '.*'", stderr)[0] + " bare.txt > full.txt").returncode == 0
+    assert run("llsvm-predict", "full.txt", "foreign", "out").returncode == 0
+    assert (here / "out").read_text().split() == [str(y) for y in predicted(TEST[0], read_model(here / "foreign"))]
+
+
 def test_accuracy_is_worded_as_in_liblinear(run, here):
     write_model(here / "up", [1.0])
     text = b"1 1:1\n" * 47837 + b"-1 1:1\n" * 2163
@@ -130,6 +195,40 @@ def test_an_output_that_is_a_link_stays_a_link(run, here):
     assert run("llsvm-predict", "test.txt", "foreign", "link").returncode == 0
     assert (here / "link").is_symlink()
     assert len((here / "real").read_text().splitlines()) == len(TEST[1])
+
+
+@pytest.mark.parametrize("before", [
+    "", "1\n", "-1\n1\n-1\n", "1\r\n-1\r\n", "-1", "1\n" * 100_000, "labels 1 -1\n1 0.5 -0.5\n-1 -2e-5 2e-5\n",
+    "labels -1 1\n", "labels 1 -1\n-1 nan inf\n",
+])  # fmt: skip
+@pytest.mark.parametrize("options", [[], ["--scores"]])
+def test_earlier_predictions_are_replaced(run, here, before, options):
+    (here / "out").write_text(before)
+    assert run("llsvm-predict", *options, "test.txt", "foreign", "out").returncode == 0
+    assert len((here / "out").read_text().splitlines()) == len(TEST[1]) + len(options)
+
+
+@pytest.mark.parametrize("before", [
+    "1 1:0.5\n", "precious\n", "1\n-1\n2\n", "\n", "1\n\n1\n", "1,2\n", "labels of mine\n", "labels 1 -1\n1 0.5\n",
+    "labels 1 -1\n1 high low\n", "labels 1 7\n1 0.5 0.5\n", "x" * 70_000, "solver_type L2R_L1LOSS_SVC_DUAL\n",
+    "1\n" * 1000 + "end",
+])  # fmt: skip
+def test_what_is_no_output_of_predict_is_replaced_by_force_alone(run, refuse, here, before):
+    (here / "out").write_text(before)
+    refuse("llsvm-predict", "test.txt", "foreign", "out", code=2, says=["out exists", "left alone", "--force"])
+    assert run("llsvm-predict", "--force", "test.txt", "foreign", "out").returncode == 0
+
+
+def test_a_training_file_is_not_written_over(refuse):
+    refuse("llsvm-predict", "test.txt", "model", "data.txt", code=2, says=["data.txt exists", "left alone"])
+
+
+def test_the_output_of_a_model_of_words_is_replaced(run, here):
+    X, y = TRAINING
+    (here / "mail.txt").write_text(as_text(X, np.where(y > 0, "spam", "h\u00e4m")), encoding="utf-8")
+    assert run("llsvm-train", "mail.txt", "new").returncode == 0
+    for options in ([], [], ["--scores"], ["--scores"], []):
+        assert run("llsvm-predict", *options, "mail.txt", "new", "out").returncode == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--scores"]])

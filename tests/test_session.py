@@ -104,3 +104,25 @@ def test_a_result_near_the_optimum_has_no_such_warning(run, tmp_path):
     write_sorted(tmp_path / "sorted.txt")
     finished = run("llsvm-train", "-q", "--strict", "-e", "0.09", "sorted.txt", "model")
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("largest", "n_classes", "told"), [
+    (9_999_999, 2, ""), (10_000_001, 2, "about 28.6 MB"), (10_000_001, 3, "about 66.8 MB"),
+    (100_000_001, 2, ""),  # so far that the model lists the ids in use alone
+])  # fmt: skip
+def test_one_id_far_beyond_all_others_is_warned_of(run, here, largest, n_classes, told):
+    lines = [f"{k} {k + 1}:1 {k + 2}:0.5\n" for k in range(n_classes)]
+    (here / "typo.txt").write_text("".join(lines) + f"1 1:1 {largest}:1\n")
+    finished = run("llsvm-train", "-q", "typo.txt", "new")
+    assert finished.returncode == 0
+    assert finished.stderr == "" if not told else f"every id up to {largest}, and takes {told}" in finished.stderr
+    if told:
+        size = (here / "new").stat().st_size / 2**20
+        assert float(told.split()[1]) == pytest.approx(size, rel=0.05)
+
+
+def test_many_ids_up_to_a_large_one_are_no_mistake(run, here):
+    ids = range(1, 20_000_000, 1000)
+    row = " ".join(f"{id}:1" for id in ids)
+    (here / "wide.txt").write_text(f"1 {row}\n-1 1:1\n")
+    assert run("llsvm-train", "-q", "wide.txt", "new").stderr == ""
