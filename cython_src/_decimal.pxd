@@ -111,7 +111,7 @@ cdef inline int seventeen_digits(double number, uint64_t* digits) noexcept nogil
     mantissa <<= zeros
     exponent -= ONE_EXPONENT + zeros
     # log2(1 + f) >= f; 315652 / 2^20 is log10(2), and 2^30 more than its error. So e is right or one too small.
-    e = <int>((((<int64_t>(exponent + 63) << 20) + <int64_t>((mantissa << 1) >> 44)) * 315652 - (1 << 30)) >> 40)
+    e = <int>((((<int64_t>(exponent + 63) * 1048576) + <int64_t>((mantissa << 1) >> 44)) * 315652 - (1 << 30)) >> 40)
     while True:
         ten = &POWERS[LARGEST_POWER + 16 - e]
         product = times(mantissa, ten)

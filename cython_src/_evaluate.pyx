@@ -13,8 +13,8 @@ N_FACTORS = FACTORS
 
 
 def dot(const double[::1] a, const double[::1] b):
-    """sum_k a[k] b[k], added in one order on every processor: where BLAS adds in the order that suits the processor, the
-    last bits of what training decides by, and so the model, would depend on the machine."""
+    """sum_k a[k] b[k], added in one order on every processor: where BLAS adds in the order that suits the processor,
+    the last bits of what training decides by, and so the model, would depend on the machine."""
     cdef double sum
     if a.shape[0] != b.shape[0]:
         raise ValueError(f"{a.shape[0]} and {b.shape[0]} numbers")
