@@ -12,7 +12,7 @@ build: .venv/built
 
 .venv/required: pyproject.toml
 	@echo "== making .venv and fetching what it takes to build and to run"
-	$(PYTHON) -m venv .venv
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@$(INSTALL) $$($(REQUIRED) build run)
 	@touch $@
 
