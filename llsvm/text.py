@@ -339,7 +339,7 @@ class Labels:
         self._names: dict[str, int] = {}
         self._codes: dict[bytes, int] = {}
         self.counts: list[int] = []
-        self._many, self._n_rows = many, 0
+        self._many, self.n_rows = many, 0
 
     @property
     def names(self) -> list[str]:
@@ -354,8 +354,8 @@ class Labels:
         self.counts += [0] * (len(self._names) - len(self.counts))
         for code, count in zip(codes, piece.label_counts, strict=True):
             self.counts[code] += count
-        self._n_rows += piece.n_rows
-        if len(self._names) >= MANY_LABELS and self._n_rows < SHUFFLED * len(self._names):
+        self.n_rows += piece.n_rows
+        if len(self._names) >= MANY_LABELS and self.n_rows < SHUFFLED * len(self._names):
             self.check(piece.source, piece.front)
         if codes == list(range(len(codes))):
             return piece.codes
@@ -371,10 +371,10 @@ class Labels:
 
     def check(self, name: str, front: bytes = b"") -> None:
         """Refuses labels that are more likely to be something else, as nearly every row has its own."""
-        if not self._many and too_many_labels(self._n_rows, len(self._names)):
+        if not self._many and too_many_labels(self.n_rows, len(self._names)):
             from llsvm import foreign
 
-            raise foreign.too_many_labels(name, self._n_rows, self.names, front)
+            raise foreign.too_many_labels(name, self.n_rows, self.names, front)
 
 
 def too_many_labels(n_rows: int, n_labels: int) -> bool:

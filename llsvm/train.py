@@ -210,8 +210,9 @@ def _check_solver(config: Config) -> solvers.Solver:
     for option, why in NEEDS.items():
         said = option in config.said or getattr(config, option) != getattr(Config, option)
         if said and option not in solver.options:
-            name = "--no-certify" if option == "certify" else "--no-average" if option == "average" else f"--{option}"
-            name, others = name.replace("_", "-"), [s.name for s in solvers.SOLVERS.values() if option in s.options]
+            no = "no-" * (option in ("certify", "average") and not getattr(config, option))
+            name = f"--{no}{option}".replace("_", "-")
+            others = [s.name for s in solvers.SOLVERS.values() if option in s.options]
             why = "is exact anyway" if option == "exact" and solver.is_exact else why
             raise UsageError(f"{name}: -s {solver.name} {why}", f"{name} goes with -s {' and -s '.join(others)}")
     if config.inner == 0 and solver.one_pass:
@@ -293,7 +294,12 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
         columns, vectors, row_bytes = _footprint(solver, config, len(labels.names))
-        memory.check_vectors(features.n_features, columns, config.memory, vectors)
+        try:
+            memory.check_vectors(features.n_features, columns, config.memory, vectors)
+        except UsageError as error:
+            many = too_many_labels(labels.n_rows, len(labels.names))
+            rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
+            raise UsageError(error.message + rows, error.hint) from None
         beside = memory.vector_bytes(features.n_features, columns, vectors)
         gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
         if not gatherer.add(block):

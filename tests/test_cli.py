@@ -791,6 +791,8 @@ def test_wrong_usage_exits_with_two_and_names_the_word(refuse, command, fragment
         ("llsvm-train -threads 2 data.txt new", "-threads: no such option", "did you mean --threads?"),
         ("llsvm-train -threads=2 data.txt new", "-threads=2: no such option", "did you mean --threads=2?"),
         ("llsvm-split -force data.txt", "-force: no such option", "did you mean --force?"),
+        ("llsvm-train --certify data.txt new", "--certify: -s dual stops by its certificate", "-s shrink"),
+        ("llsvm-train -s cs --average data.txt new", "--average: -s cs averages nothing", "-s pegasos"),
         ("llsvm-train -v 5 data.txt", "-v: no such option", "no cross-validation"),
         ("llsvm-train -m 5 data.txt", "-m: no such option", "llsvm-split"),
         ("llsvm-train -w 1 2 data.txt new", "-w 1: the label", "-w1 2, or -w balanced"),

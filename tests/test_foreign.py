@@ -279,6 +279,13 @@ def test_a_set_of_many_labels_needs_the_word_once_more(run, refuse, here):
     assert run("llsvm-train", "--many-labels", "--max-passes", 1, "bad.blocks", "new").returncode == 0
 
 
+def test_targets_are_doubted_even_where_their_weights_would_not_fit(folder):
+    rows = (f"{k}.5 " + " ".join(f"{20 * k + j}:1" for j in range(1, 20)) for k in range(500))
+    (folder / "bad").write_text("\n".join(rows))
+    with pytest.raises(LlsvmError, match=r"--memory .* is too small.*; are these classes, (\d+) labels in the first \1 "):
+        cli.train(["bad", "new", "-q", "--memory", "4M"], standalone_mode=False)
+
+
 def test_words_that_are_as_many_as_rows_are_no_targets(folder):
     (folder / "bad").write_text("".join(f"id{k} 1:1\n" for k in range(150)))
     assert "these look like ids or texts" in refusal("train").message
