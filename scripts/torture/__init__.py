@@ -1,0 +1,1 @@
+"""A campaign of faults against llsvm: see docs/reliability.md."""
