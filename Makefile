@@ -47,9 +47,9 @@ bench: build .venv/with-test .venv/with-bench
 bench-smoke: build .venv/with-test
 	$(RUN) sh scripts/bench_smoke.sh
 
-# TORTURE="--only text --seed 1" gives options: see scripts/torture --help.
+# docs/reliability.md. `make torture SECONDS=3600 SEED=7`; TORTURE="--only text" gives options: see scripts/torture --help.
 torture: build .venv/with-test
-	$(RUN) python scripts/torture --seconds $(SECONDS) $(TORTURE)
+	$(RUN) python scripts/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TORTURE)
 
 check-sdist: build
 	$(RUN) sh scripts/check_sdist.sh
