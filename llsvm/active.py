@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from llsvm.core import DataError
-from llsvm.files import Scratch
 from llsvm.frames import codec, frame_checksum
 from llsvm.reader import ROW, Arena, copy_rows
+from llsvm.scratch import Scratch
 
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 

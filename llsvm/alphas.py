@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llsvm.files import Scratch
+from llsvm.scratch import Scratch
 
 WINDOW = 1 << 15  # numbers read, changed and written together
 

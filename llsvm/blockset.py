@@ -16,6 +16,7 @@ from llsvm.core import ROUNDING, Block, DataError, Description, LlsvmError, syst
 from llsvm.frames import IDS_A_FRAME, MANIFEST, REPAIR, BlockFile, codec, payload_room
 from llsvm.manifest import read_manifest
 from llsvm.memory import files_at_a_time
+from llsvm.scratch import Nameless
 
 KEPT_OPEN = 64  # files that are read
 
@@ -24,11 +25,14 @@ class BlockSet:
     """An opened set. Chunks are numbered through all blocks, in the order of the manifest."""
 
     def __init__(self, path):
-        self.path = Path(path)
-        self.header = header = read_manifest(self.path)
+        """path: of the set, or the temporary files that it is."""
+        is_temporary = isinstance(path, Nameless)
+        self.path = path.path if is_temporary else Path(path)
+        self._files = path if is_temporary else _Files(self.path)
+        self.header = header = read_manifest(self.path, path.read(MANIFEST).decode() if is_temporary else None)
         self.n_rows, self.n_features, self.n_nonzeros = header["rows"], header["features"], header["nonzeros"]
         self.dtype, self.n_labels = np.dtype(header["values"]), len(header["labels"])
-        self.blocks, self._files = [BlockFile(**block) for block in header["blocks"]], _Files(self.path)
+        self.blocks = [BlockFile(**block) for block in header["blocks"]]
         self._list_chunks()
 
     def _list_chunks(self) -> None:

@@ -1,7 +1,14 @@
-"""Files that are complete or absent: written beside their place under a name that says whose they are."""
+"""Files and folders that are complete or absent: built beside their place, locked by whoever builds them.
+
+What is being built as NAME is called .NAME.XXXXXXXX.partial, which nobody can foresee, and is locked (flock) as long as
+its builder lives. A lock ends with its process, however that ends, in every container that has the folder; so what is
+not locked is a leftover, and the next who builds NAME removes it.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import glob
 import os
 import re
@@ -11,29 +18,114 @@ from pathlib import Path
 from llsvm import process
 from llsvm.core import ClosedPipe, LlsvmError, system_hint
 
-
-def partial_name(path: Path) -> Path:
-    """Where this process builds what will become `path`; leftovers of processes that were killed are removed."""
-    prefix = f".{path.name}."
-    for stale in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
-        owner = re.fullmatch(r"(\d+)(\.old)?\.partial", stale.name[len(prefix) :])
-        if not owner or (int(owner[1]) != os.getpid() and _alive(int(owner[1]))):
-            continue
-        if owner[2] and not path.exists():
-            os.rename(stale, path)  # killed while it was being replaced
-        else:
-            remove(stale)
-    return path.parent / f"{prefix}{os.getpid()}.partial"
+# Where a lock is seen by everyone who may build there. On others (network file systems) leftovers stay.
+LOCKING = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+IN_MEMORY = ("tmpfs", "ramfs")
+LEFTOVER = re.compile(r"[0-9a-f]{8}(\.old)?\.partial")
+EXCHANGE, FROM_WORKING_DIRECTORY = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
 
 
-def _alive(process: int) -> bool:
+def file_system(folder) -> str:
+    """The kind of file system that a folder is on, empty where the system does not say."""
+    place, kind = os.fsencode(os.path.realpath(folder)), b""
+    longest = -1
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        before, _, behind = line.partition(b" - ")
+        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), before.split(b" ")[4])
+        if len(point) >= longest and (place + b"/").startswith(point.rstrip(b"/") + b"/"):
+            longest, kind = len(point), behind.split(b" ")[0]  # of those in one place the last counts
+    return kind.decode("ascii", "replace")
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Whether this process has the lock now; None where there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     except OSError:
-        pass
+        return None
     return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the path still names what is open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def clear_leftovers(path: Path) -> None:
+    """Removes what processes that were killed while they built `path` left, and gives back what they replaced."""
+    path = _behind_link(path)
+    prefix = f".{path.name}."
+    found = []
+    with suppress(OSError):
+        found = [stale for stale in path.parent.glob(f"{glob.escape(prefix)}*.partial")
+                 if LEFTOVER.fullmatch(stale.name[len(prefix) :])]
+    for stale in found if found and file_system(path.parent) in LOCKING else ():
+        with suppress(OSError):
+            descriptor = os.open(stale, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                own = os.fstat(descriptor).st_uid == os.geteuid()
+                if own and _lock(descriptor) is True and _is_at(descriptor, stale):
+                    _clear(stale, path)
+            finally:
+                os.close(descriptor)
+
+
+def _clear(stale: Path, path: Path) -> None:
+    if stale.name.endswith(".old.partial") and not os.path.lexists(path):
+        os.rename(stale, path)
+    else:
+        remove(stale)
+
+
+def replaced(path: Path) -> Path | None:
+    """What was at `path` until a process that was replacing it was killed, where that has not been given back."""
+    return next(path.parent.glob(f".{glob.escape(path.name)}.*.old.partial"), None)
+
+
+def missing(path) -> LlsvmError:
+    """That there is nothing of this name, and where what was there has gone, if a split was killed in a bad moment."""
+    before = replaced(Path(path))
+    hint = before and f"{before} is what a split was replacing when it was killed: mv {before} {path}"
+    return LlsvmError(f"{path}: No such file or directory", hint or "")
+
+
+def _claim(path: Path, make, name: str) -> tuple[Path, int]:
+    """Makes what is to become `path`, in messages `name`; returns where it is built, and a descriptor with its lock.
+
+    make(partial) makes and opens a file or a folder, and fails where there is one of that name.
+    """
+    while True:
+        partial = path.parent / f".{path.name}.{os.urandom(4).hex()}.partial"
+        with process.uninterrupted(), suppress(FileExistsError):
+            descriptor = make(partial)
+            if _lock(descriptor) is not False and _is_at(descriptor, partial):
+                process.unfinished[str(partial)] = name
+                return partial, descriptor
+            os.close(descriptor)  # somebody was quicker, and took it for a leftover
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+
+
+def _new_folder(path: Path) -> int:
+    path.mkdir()
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise FileExistsError from None
+    except OSError:
+        path.rmdir()
+        raise
 
 
 def remove(path: Path) -> None:
@@ -46,46 +138,16 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def temporary_folder() -> str:
-    """Where temporary files go; a TMPDIR that cannot take them is an error, not a hint."""
-    import tempfile
-
-    wanted = os.environ.get("TMPDIR")
-    if wanted and not os.path.isdir(wanted):
-        raise LlsvmError(f"TMPDIR={wanted}: no such directory")
-    return wanted or tempfile.gettempdir()
+def _behind_link(path: Path) -> Path:
+    """What a link points to is replaced, not the link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-class Scratch:
-    """A temporary file without a name: gone with this process, however that ends."""
-
-    def __init__(self, purpose: str, n_bytes: int = 0):
-        import tempfile
-
-        self._folder = temporary_folder()
-        try:
-            self._file = tempfile.TemporaryFile(prefix=f"llsvm-{purpose}-", dir=self._folder)  # noqa: SIM115
-            self._file.truncate(n_bytes)
-        except OSError as error:
-            raise self._full(error) from None
-
-    def read(self, size: int, position: int) -> bytes:
-        return os.pread(self._file.fileno(), size, position)
-
-    def write(self, data, position: int) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                written = os.pwrite(self._file.fileno(), view, position)
-                view, position = view[written:], position + written
-        except OSError as error:
-            raise self._full(error) from None
-
-    def _full(self, error: OSError) -> LlsvmError:
-        return LlsvmError(f"{self._folder}: {error.strerror}", "set TMPDIR to a larger disk")
-
-    def close(self) -> None:
-        self._file.close()
+def check_writable(path: Path) -> None:
+    """What may not be written to is not replaced either, though the folder around it would allow that."""
+    effective = os.access in os.supports_effective_ids
+    if path.exists() and not os.access(path, os.W_OK, effective_ids=effective):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def same_file(one: str, other: str) -> bool:
@@ -107,9 +169,7 @@ class Output:
     """
 
     def __init__(self, path: str):
-        self.path, self._partial = Path(path), None
-        if path != "-":
-            self.path = Path(os.path.realpath(path))  # a link stays a link
+        self.path, self._partial, self._lock = Path(path), None, None
         try:
             if path == "-":
                 os.write(1, b"")  # to a descriptor that cannot be written to, not even that
@@ -117,10 +177,11 @@ class Output:
             elif self.path.exists() and not self.path.is_file():
                 self._file = open(self.path, "wb")  # noqa: SIM115
             else:
-                self._partial = partial_name(self.path)
-                with process.uninterrupted():
-                    self._file = open(self._partial, "wb")  # noqa: SIM115
-                    process.unfinished[str(self._partial)] = path
+                self._target = _behind_link(self.path)
+                check_writable(self._target)
+                clear_leftovers(self._target)
+                self._partial, self._lock = _claim(self._target, _new_file, path)
+                self._file = os.fdopen(os.dup(self._lock), "wb")
         except OSError as error:
             raise self._failed(error) from None
 
@@ -131,8 +192,9 @@ class Output:
         self._attempt(self._file.close)
         if self._partial:
             with process.uninterrupted():
-                self._attempt(os.replace, self._partial, self.path)
+                self._attempt(os.replace, self._partial, self._target)
                 del process.unfinished[str(self._partial)]
+                self._partial = None
 
     def _attempt(self, action, *arguments) -> None:
         try:
@@ -154,6 +216,82 @@ class Output:
         with suppress(OSError):
             self._file.close()
         if self._partial:
+            _discard(self._partial)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+class Folder:
+    """A folder that appears when it is complete, also in place of another: at any time one of the two is there."""
+
+    def __init__(self, path: Path):
+        self.path, self._target = path, _behind_link(path)
+        try:
+            self._partial, self._lock = _claim(self._target, _new_folder, str(path))
+        except OSError as error:
+            raise LlsvmError(f"{path.parent}: {error.strerror}", system_hint(error)) from None
+
+    def open(self, name: str):
+        """A file of the folder, to write at its end."""
+        return open(self._partial / name, "ab", buffering=0)
+
+    def failed(self, name: str, error: OSError) -> LlsvmError:
+        """What to say where a file could not be written."""
+        hint = system_hint(error) or "the unfinished set was removed"
+        return LlsvmError(f"{self._partial / name}: {error.strerror}", hint)
+
+    def commit(self) -> Path:
+        try:
             with process.uninterrupted():
-                remove(self._partial)
-                process.unfinished.pop(str(self._partial), None)
+                if not self._target.exists():
+                    os.rename(self._partial, self._target)
+                elif not _exchange(self._partial, self._target):
+                    self._replace()
+                process.unfinished[str(self._partial)] = ""  # there now is what was replaced, if anything
+        except OSError as error:
+            raise LlsvmError(f"{self.path}: {error.strerror}") from None
+        return self.path
+
+    def _replace(self) -> None:
+        """Where two names cannot be exchanged: for a moment what was there has another name, locked."""
+        old, descriptor = self._partial.with_suffix(".old.partial"), os.open(self._target, os.O_RDONLY)
+        try:
+            _lock(descriptor)
+            os.rename(self._target, old)
+            try:
+                os.rename(self._partial, self._target)
+            except OSError:
+                os.rename(old, self._target)
+                raise
+            remove(old)
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        """Removes what is not complete, or was replaced."""
+        _discard(self._partial)
+        os.close(self._lock)
+
+
+def _discard(partial: Path) -> None:
+    with process.uninterrupted():
+        remove(partial)
+        process.unfinished.pop(str(partial), None)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two names change places in one step. False where the file system or the C library cannot do that."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        rename = libc.renameat2
+    except AttributeError:
+        return False
+    here = FROM_WORKING_DIRECTORY
+    if not rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(EXCHANGE)):
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number))

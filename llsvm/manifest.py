@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object, system_hint
+from llsvm.files import missing
 from llsvm.frames import FEATURE_LIMIT, FORMAT, IDS_A_FRAME, MANIFEST, REPAIR, VERSION, payload_room
 
 LARGEST = 2**63 - 1
@@ -19,10 +20,11 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 CHECKSUM = re.compile(r"[0-9a-f]{8}")
 
 
-def read_manifest(folder: Path) -> dict:
-    """What the manifest of this folder says; the ids of features are listed as in version 3 of the format."""
+def read_manifest(folder: Path, text: str | None = None) -> dict:
+    """What the manifest of this folder says, or this text of one; the ids of features are listed as in version 3 of
+    the format."""
     file = folder / MANIFEST
-    text = _text(folder, file)
+    text = _text(folder, file) if text is None else text
     try:
         header = read_object(text)
         if header.get("format") != FORMAT:
@@ -43,7 +45,7 @@ def read_manifest(folder: Path) -> dict:
 
 def _text(folder: Path, file: Path) -> str:
     if not folder.is_dir():
-        raise LlsvmError(f"{folder}: no such block set")
+        raise LlsvmError(f"{folder}: no such block set", missing(folder).hint)
     try:
         return file.read_text("ascii")
     except FileNotFoundError:

@@ -14,10 +14,10 @@ import numpy as np
 
 from llsvm import memory as budgets
 from llsvm import model as models
-from llsvm import train
+from llsvm import scratch, train
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import ROUNDING, DataError, Interrupted, UsageError, encoded, quoted
-from llsvm.files import Output, same_file
+from llsvm.files import Output, missing, same_file
 from llsvm.frames import MANIFEST, REPAIR
 from llsvm.reader import ROW, Arena, arena_bytes
 from llsvm.report import Console, RunLog
@@ -107,6 +107,7 @@ def train_model(
     if log_path and any(same_file(log_path, path) for path in (*paths, target)):
         raise UsageError(f"--log {log_path} is also DATA or MODEL")
     console, stop = Console(quiet), StopRequest()
+    scratch.warn = console.warn
     try:
         with stop.listening(), Output(target) as output:
             log = RunLog(log_path)
@@ -332,6 +333,8 @@ def _verify(blocks: BlockSet) -> None:
 
 
 def _describe_model(path: str) -> dict:
+    if path != "-" and not os.path.exists(path):
+        raise missing(path)
     model = models.load(path)
     origin = {} if "certificate" in model.info else {"certificate": "none (not written by llsvm)"}
     facts = {

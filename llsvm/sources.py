@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llsvm._sources import Digest
 from llsvm.core import DataError, LlsvmError, UsageError, system_hint
+from llsvm.files import missing
 from llsvm.process import trouble
 
 SWELLING = 1 << 18  # decompressed bytes wanted at a time
@@ -27,6 +28,8 @@ class Raw(io.RawIOBase):
             self._file = open(0 if path == "-" else path, "rb", buffering=0, closefd=path != "-")  # noqa: SIM115
         except IsADirectoryError:
             raise UsageError(f"{path} is a directory, not LIBSVM text") from None
+        except FileNotFoundError:
+            raise missing(path) from None
         except OSError as error:
             if path == "-":
                 raise LlsvmError(f"standard input {trouble(error)}") from None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llsvm import __version__, foreign, memory, process, reader, solvers
+from llsvm import __version__, foreign, memory, reader, solvers
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import (
     Certificate,
@@ -29,8 +27,8 @@ from llsvm.core import (
     quoted,
 )
 from llsvm.features import FeatureMap
-from llsvm.files import temporary_folder
 from llsvm.model import Model, from_features
+from llsvm.scratch import Nameless
 from llsvm.sources import Raw, Source, open_sources
 from llsvm.stream import ResidentStream, SetStream, TextStream
 from llsvm.text import Labels, scan_blocks, too_many_labels
@@ -127,13 +125,13 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         yield TextStream(sources, paths, config.threads, config.zero_based, config.precision,
                          memory.working(config.memory), config.many_labels)
         return
-    folder = None
+    files = None
     try:
-        data, folder = _read_text(sources, solver, config, progress)
+        data, files = _read_text(sources, solver, config, progress)
         yield data
     finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if files:
+            files.discard()
 
 
 def _set_named_on(raw: Raw) -> list[str] | None:
@@ -282,7 +280,7 @@ def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
 
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
-    """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, folder)."""
+    """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, its files)."""
     working = memory.working(config.memory)
     labels, features = Labels(config.many_labels), FeatureMap(working)
     gatherer = reader.Gatherer(config.precision, working if _may_be_resident(solver, config) else 0)
@@ -303,10 +301,10 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         beside = memory.vector_bytes(features.n_features, columns, vectors)
         gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
         if not gatherer.add(block):
-            folder = _split_rest(gatherer, block, blocks, labels, features, sources, config)
+            files = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
             memory.give_back()
-            return _open_set(BlockSet(folder / "data.blocks"), solver, config), folder
+            return _open_set(BlockSet(files), solver, config), files
     description = Description(
         gatherer.n_rows, features.n_features, gatherer.n_nonzeros, labels.names, np.array(labels.counts),
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
@@ -318,14 +316,12 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     return _as_stream(data, config) if solver.many_passes else data, None
 
 
-def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Path:
-    with process.uninterrupted():
-        folder = Path(tempfile.mkdtemp(prefix="llsvm-", dir=temporary_folder()))
-        process.unfinished[str(folder)] = ""
+def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Nameless:
+    files = Nameless()
     try:
         working = memory.working(config.memory)
-        with Writer(folder / "data.blocks", TEMPORARY_BLOCKS, config.seed, config.precision, config.threads,
-                    working) as writer:
+        with Writer(None, TEMPORARY_BLOCKS, config.seed, config.precision, config.threads, working,
+                    folder=files) as writer:
             if gatherer.n_rows:
                 held = block.copy()
                 for earlier in gatherer.spill():
@@ -337,9 +333,9 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> P
             described = [source.description() for source in sources]
             writer.finish(labels.names, labels.counts, features.segments, described, config.zero_based)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.discard()
         raise
-    return folder
+    return files
 
 
 def pose(description: Description, config: Config) -> Problem:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import threading
 import zlib
 from array import array
 from collections import deque
 from pathlib import Path
 
-from llsvm import __version__, _writer, process
+from llsvm import __version__, _writer
 from llsvm.arrays import SIZES, VALUE_KINDS, address, empty, type_name, zeros
-from llsvm.core import Block, LlsvmError, UsageError, system_hint
-from llsvm.files import partial_name, remove
+from llsvm.core import Block, LlsvmError, UsageError
+from llsvm.files import Folder, check_writable, clear_leftovers
 from llsvm.frames import (
     FEATURE_IDS,
     FORMAT,
@@ -59,12 +58,15 @@ class Writer:
     Row r of the input goes to the block that the seed and r decide, and there into the chunk that is open; a chunk is
     closed when it holds 1/256 of what has been read. So the bytes depend on the input, the seed and the number of
     blocks (and on a budget below 448 MB), never on threads or timing. The threads of `pool` encode the
-    chunks and have time for other work.
+    chunks and have time for other work. folder: where the files go, if there is no path.
     """
 
-    def __init__(self, path, n_blocks: int, seed: int, dtype, threads: int, memory: int, force: bool = False):
-        self.path = Path(path)
-        check_target(self.path, force)
+    def __init__(self, path, n_blocks: int, seed: int, dtype, threads: int, memory: int, force: bool = False,
+                 folder=None):
+        self.path = folder.path if folder else Path(path)
+        if not folder:
+            clear_leftovers(self.path)
+            check_target(self.path, force)
         self._seed, self._type, self._force = seed, type_name(dtype), force
         self._kind = VALUE_KINDS[self._type]
         self._value_bytes = SIZES[self._kind]
@@ -87,9 +89,7 @@ class Writer:
         self._square, self._largest_id = 0.0, 0
         self._set_target(0)
         self._scratch = threading.local()
-        with process.uninterrupted():
-            self._folder = _new_folder(self.path)
-            process.unfinished[str(self._folder)] = str(path)
+        self._folder = folder or Folder(self.path)
 
     def __enter__(self) -> Writer:
         return self
@@ -99,9 +99,7 @@ class Writer:
             self.pool.shutdown()
         finally:
             self._close_files()
-            with process.uninterrupted():
-                remove(self._folder)
-                process.unfinished.pop(str(self._folder), None)
+            self._folder.clear()
 
     def add(self, block: Block) -> None:
         row = 0
@@ -186,27 +184,25 @@ class Writer:
             while view:
                 view = view[file.write(view) :]
         except OSError as error:
-            hint = system_hint(error) or "the unfinished set was removed"
-            raise LlsvmError(f"{self._folder / name}: {error.strerror}", hint) from None
+            raise self._folder.failed(name, error) from None
 
     def _opened(self, name: str):
         """A file to write at its end; the others are closed where they are too many, or the system has no more."""
         if len(self._files) >= self._most_open:
             self._close_files()
         try:
-            self._files[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
+            self._files[name] = self._folder.open(name)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
                 raise
             self._most_open = max(1, len(self._files) // 2)
             self._close_files()
-            self._files[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
+            self._files[name] = self._folder.open(name)
         return self._files[name]
 
     def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        while self._files:
+            self._files.popitem()[1].close()
 
     def add_ids(self, feature_ids) -> None:
         """Encodes the ids of the next features, in arrays of IDS_A_FRAME; only the last of all may have fewer."""
@@ -225,7 +221,7 @@ class Writer:
         self._ids["bytes"].append(len(frame))
         self._ids["checksums"].append(frame_checksum(frame))
 
-    def finish(self, names: list[str], counts, feature_ids, sources: list[dict], zero_based: bool) -> Path:
+    def finish(self, names: list[str], counts, feature_ids, sources: list[dict], zero_based: bool):
         """Closes every chunk, writes the manifest and moves the set into place. feature_ids: those not yet added."""
         self.add_ids(feature_ids)
         for number in range(len(self._blocks)):
@@ -257,19 +253,15 @@ class Writer:
             "feature_ids": self._ids,
         }
         self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
-        with process.uninterrupted():
-            return self._move_into_place()
+        return self._move_into_place()
 
-    def _move_into_place(self) -> Path:
-        if self.path.exists():
-            check_target(self.path, self._force)
-            old = self._folder.with_suffix(".old.partial")
-            os.rename(self.path, old)
-            os.rename(self._folder, self.path)
-            remove(old)
-        else:
-            os.rename(self._folder, self.path)
-        return self.path
+    def _move_into_place(self):
+        try:
+            self._close_files()
+        except OSError as error:
+            raise self._folder.failed(MANIFEST, error) from None
+        check_target(self.path, self._force)  # what is there may be new
+        return self._folder.commit()
 
 
 def check_target(path: Path, force: bool) -> None:
@@ -280,15 +272,7 @@ def check_target(path: Path, force: bool) -> None:
         raise LlsvmError(f"{path} exists and is not a block set", "choose another place with -o")
     if not force:
         raise LlsvmError(f"{path} exists already", "--force replaces it, -o DIR writes elsewhere")
-
-
-def _new_folder(path: Path) -> Path:
-    try:
-        folder = partial_name(path)
-        folder.mkdir()
-    except OSError as error:
-        raise LlsvmError(f"{path.parent}: {error.strerror}", system_hint(error)) from None
-    return folder
+    check_writable(path)
 
 
 def _load_ahead() -> None:

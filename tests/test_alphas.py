@@ -2,11 +2,11 @@
 
 import os
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import file_size_limit
+from conftest import file_size_limit, files_open_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,14 +84,6 @@ def test_strided_values_are_written_in_order(in_memory):
     with opened(30, np.float32, in_memory) as alphas:
         alphas.write(5, table["alpha"])
         np.testing.assert_array_equal(alphas.read(5, 20), np.arange(20, dtype=np.float32))
-
-
-def files_open_in(folder) -> list[str]:
-    found = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the one by which they were listed
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [name for name in found if name.startswith(f"{folder}/")]
 
 
 def test_the_file_has_no_name_and_lies_where_temporary_files_go(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -20,7 +19,7 @@ import pytest
 import zstandard
 from conftest import contents, file_size_limit, half_digest
 
-from llsvm import _writer, blockset
+from llsvm import _writer, blockset, files
 from llsvm import writer as writing
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import Block, DataError, LlsvmError, UsageError
@@ -803,16 +802,9 @@ def test_a_target_in_a_missing_folder_is_refused(tmp_path):
         write(tmp_path / "missing" / "x.blocks", ROWS, np.float32)
 
 
-def dead_process() -> int:
-    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    process.wait()
-    return process.pid
-
-
 @pytest.mark.parametrize("name", ["x.blocks", "[x]*.blocks"])
-@pytest.mark.parametrize("owner", [dead_process, os.getpid], ids=["a dead process", "one whose number is now ours"])
-def test_what_a_killed_process_left_is_removed(tmp_path, name, owner):
-    stale = tmp_path / f".{name}.{owner()}.partial"
+def test_what_a_killed_process_left_is_removed(tmp_path, name):
+    stale = tmp_path / f".{name}.0123abcd.partial"
     stale.mkdir()
     (stale / "block-0000.llb").write_bytes(b"half")
     blocks = write(tmp_path / name, ROWS, np.float32)
@@ -820,11 +812,64 @@ def test_what_a_killed_process_left_is_removed(tmp_path, name, owner):
     assert names_in(tmp_path) == [name]
 
 
-def test_what_a_living_process_writes_is_left_alone(tmp_path):
-    other = tmp_path / f".x.blocks.{os.getppid()}.partial"
-    other.mkdir()
-    write(tmp_path / "x.blocks", ROWS, np.float32)
-    assert names_in(tmp_path) == [other.name, "x.blocks"]
+def test_what_another_writes_is_left_alone(tmp_path):
+    """Also where both have the same process number, as in two containers."""
+    with Writer(tmp_path / "x.blocks", 2, 1, np.float32, 2, 1 << 30) as other:
+        [partial] = names_in(tmp_path)
+        write(tmp_path / "x.blocks", ROWS, np.float32)
+        assert names_in(tmp_path) == [partial, "x.blocks"]
+        add_all(other, ROWS, np.float32)
+        with pytest.raises(LlsvmError, match="exists already"):
+            other.finish(["a", "b"], [1, 1], in_frames(feature_ids(ROWS)), [], False)
+    assert names_in(tmp_path) == ["x.blocks"]
+
+
+def test_force_replaces_what_a_link_points_to(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "x.blocks", make_rows("one row", np.float32), np.float32)
+    (tmp_path / "link.blocks").symlink_to("elsewhere/x.blocks")
+    write(tmp_path / "link.blocks", ROWS, np.float32, force=True)
+    assert os.readlink(tmp_path / "link.blocks") == "elsewhere/x.blocks"
+    assert names_in(tmp_path) == ["elsewhere", "link.blocks"]
+    assert names_in(tmp_path / "elsewhere") == ["x.blocks"]
+    assert count_rows(read(BlockSet(tmp_path / "elsewhere" / "x.blocks"))) == count_rows(ROWS)
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchanged", "renamed"])
+def test_a_set_that_is_replaced_is_there_at_any_time(tmp_path, monkeypatch, exchange):
+    """However early the process ends: what is seen at every change of a name is what a kill there would leave."""
+    path, seen = tmp_path / "x.blocks", []
+    old = write(path, make_rows("one row", np.float32), np.float32).n_rows
+
+    def look(event, arguments):
+        if event in ("os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
+            kept = [BlockSet(found).n_rows for found in (path, files.replaced(path)) if found and is_block_set(found)]
+            seen.append((is_block_set(path), kept))
+
+    watch(look, monkeypatch)
+    if not exchange:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    write(path, ROWS, np.float32, force=True)
+    assert len(seen) > 2 and all(kept and set(kept) <= {old, len(ROWS)} for _, kept in seen)
+    assert all(there for there, _ in seen) == exchange
+    assert names_in(tmp_path) == ["x.blocks"] and BlockSet(path).n_rows == len(ROWS)
+
+
+WATCHERS = []
+sys.addaudithook(lambda event, arguments: [look(event, arguments) for look in WATCHERS])
+
+
+def watch(look, monkeypatch):
+    """Calls look(event, arguments) at everything Python audits, until the test ends."""
+    monkeypatch.setattr(sys.modules[__name__], "WATCHERS", [look])
+
+
+def test_a_set_that_was_being_replaced_is_named_by_who_looks_for_it(small_set):
+    before = small_set.path.with_name(".small.blocks.0123abcd.old.partial")
+    small_set.path.rename(before)
+    with pytest.raises(LlsvmError, match="no such block set") as refusal:
+        BlockSet(small_set.path)
+    assert f"mv {before} {small_set.path}" in refusal.value.hint
 
 
 # --- files that the system does not open

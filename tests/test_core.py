@@ -20,8 +20,8 @@ EVERY_MODULE = pytest.mark.parametrize("module", MODULES)
 LEVELS = [
     {"__init__"},
     {"core", "arrays", "pool", "process"},
-    {"memory", "files", "sources", "frames", "foreign"},
-    {"manifest"},
+    {"memory", "files", "frames", "foreign"},
+    {"sources", "scratch", "manifest"},
     {"text", "features", "blockset", "writer", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
     {"active", "stream", "predict"},

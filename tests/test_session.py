@@ -3,7 +3,6 @@
 import gzip
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -67,9 +66,11 @@ def test_a_tiny_C_converges_out_of_core(run, tmp_path):
 
 
 def test_a_set_that_was_being_replaced_when_the_process_was_killed_comes_back(run, here):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (here / "data.txt.blocks").rename(here / f".data.txt.blocks.{dead.pid}.old.partial")
+    (here / "data.txt.blocks").rename(here / ".data.txt.blocks.0123abcd.old.partial")
+    for command in (["llsvm-train", "data.txt.blocks", "new"], ["llsvm", "info", "data.txt.blocks"]):
+        finished = run(*command)
+        assert finished.returncode == 1
+        assert "hint: .data.txt.blocks.0123abcd.old.partial is what a split was replacing" in finished.stderr
     assert run("llsvm-split", "data.txt").returncode == 1  # it is there again, and not to be replaced without --force
     assert run("llsvm-train", "data.txt.blocks", "new").returncode == 0
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,6 +225,12 @@ READERS = {
 }
 
 
+def has_open(process, folder):
+    """Whether it has files there, which may have no names."""
+    descriptors = Path(f"/proc/{process}/fd")
+    return any(os.readlink(descriptors / name).startswith(f"{folder}/") for name in os.listdir(descriptors))
+
+
 @pytest.fixture
 def start_reading(interrupts_are_not_ignored, tmp_path, spawn_in):
     """Starts a command that is in the midst of reading a standard input that does not end."""
@@ -237,7 +244,7 @@ def start_reading(interrupts_are_not_ignored, tmp_path, spawn_in):
             running.callback(process.kill)
             # A pipe holds 64 KB: once all of this is written, most of it has been read.
             process.stdin.write(TEXT * 8)
-            while reader == "train on disk" and not any((tmp_path / "tmp").rglob("block-*")):
+            while reader == "train on disk" and not has_open(process.pid, tmp_path / "tmp"):
                 process.stdin.write(TEXT)
             return process
 
@@ -255,6 +262,13 @@ def test_a_signal_while_reading_leaves_nothing(start_reading, tmp_path, reader, 
     assert ("interrupted" in stderr) == (number == signal.SIGINT)
     assert process.stdout.read() == b""
     assert names(tmp_path) == {"ready.model", "tmp"}
+
+
+def test_a_killed_process_leaves_no_temporary_set(start_reading, tmp_path):
+    process = start_reading("train on disk")
+    process.kill()
+    process.wait(PATIENCE)
+    assert os.listdir(tmp_path / "tmp") == []
 
 
 @pytest.mark.parametrize("reader", ["train in memory", "split", "predict"])

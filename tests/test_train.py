@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from conftest import files_open_in
 from liblinear import liblinearutil
 from problems import arrays, make_noisy_rows, make_rows, objective, read_model, split, write_text
 
 from llsvm import model as models
 from llsvm import train
 from llsvm.blockset import BlockSet
-from llsvm.core import DataError
+from llsvm.core import DataError, LlsvmError
 from llsvm.evaluate import Predictor
 
 NUMBERS = {"dual": 3, "dual-l2": 1}
@@ -247,10 +248,8 @@ def test_ids_may_start_at_zero(tmp_path, fit):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """TMPDIR, empty and last changed long ago."""
+    """TMPDIR, which is not there before the test makes it."""
     folder = tmp_path / "temporary"
-    folder.mkdir()
-    os.utime(folder, (0, 0))
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return folder
@@ -260,11 +259,13 @@ def temporary(tmp_path, monkeypatch):
 def test_text_that_fits_never_touches_the_disk(texts, fit, temporary, solver):
     fitted = fit(texts.text, solver=solver, memory=LARGE)
     assert not fitted.streamed
-    assert temporary.stat().st_mtime == 0
+    with pytest.raises(LlsvmError, match="TMPDIR"):
+        fit(texts.text, solver=solver, memory=300 << 10)
 
 
 @pytest.mark.parametrize("solver", NUMBERS)
 def test_text_and_its_block_set_have_one_optimum(texts, fit, best, temporary, solver):
+    temporary.mkdir()
     small = 300 << 10
     runs = [fit(path, solver=solver, bias=1.0, tolerance=1e-6, memory=memory)
             for path in (texts.text, texts.blocks) for memory in (small, LARGE)]  # fmt: skip
@@ -274,11 +275,13 @@ def test_text_and_its_block_set_have_one_optimum(texts, fit, best, temporary, so
 
 
 def test_text_that_does_not_fit_is_split_in_tmpdir_for_as_long_as_it_takes(texts, temporary):
+    temporary.mkdir()
     with train.open_data([texts.text], train.Config(memory=300 << 10)) as data:
         assert isinstance(data, BlockSet)
-        assert temporary in Path(data.path).parents
+        assert len(files_open_in(temporary)) == train.TEMPORARY_BLOCKS + 2
+        assert os.listdir(temporary) == []  # none of them has a name
         assert (data.n_rows, data.n_nonzeros) == (len(texts.y), texts.X.nnz)
-    assert os.listdir(temporary) == []
+    assert files_open_in(temporary) == []
 
 
 def broken_at_the_end(text):
@@ -293,17 +296,18 @@ def of_one_class(text):
 def test_a_temporary_set_is_removed_after_an_error(texts, fit, tmp_path, temporary, spoil):
     path = tmp_path / "bad.txt"
     path.write_text(spoil(Path(texts.text).read_text()))
+    temporary.mkdir()
     with pytest.raises(DataError):
         fit(path, memory=300 << 10)
-    assert temporary.stat().st_mtime != 0
-    assert os.listdir(temporary) == []
+    assert files_open_in(temporary) == [] and os.listdir(temporary) == []
 
 
 def test_a_temporary_set_is_removed_when_training_is_interrupted(texts, temporary):
+    temporary.mkdir()
     with pytest.raises(KeyboardInterrupt), train.open_data([texts.text], train.Config(memory=300 << 10)):
-        assert os.listdir(temporary) != []
+        assert files_open_in(temporary) != []
         raise KeyboardInterrupt
-    assert os.listdir(temporary) == []
+    assert files_open_in(temporary) == []
 
 
 # --- ends other than the tolerance
