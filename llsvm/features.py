@@ -19,11 +19,12 @@ class FeatureMap:
     """Feature ids (1-based, up to 63 bits) numbered 0, 1, 2, ... in the order in which they first appear.
 
     Ids below 2^24, or below what a third of `memory` holds, are looked up in a table, the others by hashing. Refuses to
-    double what takes more than half of `memory`, and to take more than three quarters of it.
+    double what takes more than half of `memory`, and to take more than three quarters of it. reserved: bytes that are
+    set aside beside it, for the hint.
     """
 
-    def __init__(self, memory: int = 1 << 32):
-        self._memory = memory
+    def __init__(self, memory: int = 1 << 32, reserved: int = 0):
+        self._memory, self._reserved = memory, reserved
         self._direct_limit = min(DIRECT_LIMIT, 1 << max(1, memory // 12).bit_length() - 1)
         self._direct = zeros(1 << 12, "i")
         self._hashed_ids = zeros(1 << 10, "q")
@@ -110,7 +111,7 @@ class FeatureMap:
         if needed > self._memory:
             size = format_size(self.n_bytes)
             raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(4 * needed)} is needed")
+                             f"at least --memory {enough(4 * needed + self._reserved)} is needed")
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == self._first_of_last + len(self._known[-1]):

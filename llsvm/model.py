@@ -33,7 +33,7 @@ from llsvm.core import DataError, LlsvmError, check_labels, quoted, read_object
 from llsvm.files import Output
 from llsvm.frames import MANIFEST
 from llsvm.pool import Pool
-from llsvm.sources import Source
+from llsvm.sources import Source, open_sources
 
 DENSE_LIMIT = 100_000_000
 TRAILER = b"llsvm "
@@ -180,7 +180,7 @@ def load(path: str, threads: int = 1) -> Model:
     if os.path.isdir(path):
         kind = "block set" if os.path.exists(os.path.join(path, MANIFEST)) else "directory"
         raise LlsvmError(f"{path}: a {kind}, not a model file")
-    source = Source(path, hashed=False)
+    [source] = open_sources([path], hashed=False)
     source.open()
     try:
         with open(path, "rb") if source.random_access else _held(source) as file:

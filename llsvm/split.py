@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from llsvm.core import UsageError
 from llsvm.features import FeatureMap
 from llsvm.memory import format_size, working
 from llsvm.report import Console
-from llsvm.sources import open_sources
+from llsvm.sources import open_sources, reserved_bytes
 from llsvm.text import Labels, scan_blocks, scan_bytes
-from llsvm.writer import MAX_BLOCKS, Writer, open_bytes
+from llsvm.writer import MAX_BLOCKS, Writer, check_target, open_bytes
 
 
 def split_text(
@@ -20,11 +21,13 @@ def split_text(
     if not 1 <= n_blocks <= MAX_BLOCKS:
         raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
     console, began = console or Console(quiet=True), time.perf_counter()
-    allowed = working(memory)
+    check_target(Path(output), force)
+    sources = open_sources(paths, working(memory))
+    reserved = reserved_bytes(sources)
+    allowed = working(memory) - reserved
     beside = open_bytes(allowed) + scan_bytes(allowed, threads)
-    labels, features = Labels(many_labels), FeatureMap(max(allowed // 2, allowed - beside))
-    with Writer(output, n_blocks, seed, precision, threads, allowed, force) as writer:
-        sources = open_sources(paths)
+    labels, features = Labels(many_labels), FeatureMap(max(allowed // 2, allowed - beside), reserved)
+    with Writer(output, n_blocks, seed, precision, threads, allowed, force, reserved=reserved) as writer:
         total = sum(source.size or 0 for source in sources) or None
         console.begin()
         blocks = scan_blocks(sources, labels, features, threads, zero_based=zero_based, dtype=precision,

@@ -11,7 +11,7 @@ from llsvm.core import DataError, Description
 from llsvm.features import FeatureMap
 from llsvm.memory import BUFFERS
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
-from llsvm.sources import open_sources
+from llsvm.sources import open_sources, reserved_bytes
 from llsvm.text import Labels, scan_blocks, scan_bytes
 
 GROUP_SHARE = 0.06
@@ -26,8 +26,9 @@ class TextStream:
         self, sources, paths, threads: int, zero_based: bool, precision: str, memory: int, many_labels: bool = False
     ):
         self._sources, self._paths = sources, paths
-        self._threads, self._zero_based, self._memory = threads, zero_based, memory
-        self._labels, self._features = Labels(many_labels), FeatureMap(memory)
+        self._threads, self._zero_based, self._reserved = threads, zero_based, reserved_bytes(sources)
+        self._memory = memory - self._reserved
+        self._labels, self._features = Labels(many_labels), FeatureMap(self._memory, self._reserved)
         self.dtype, self.repeatable = np.dtype(precision), all(source.size is not None for source in sources)
         self._n_rows = self._n_nonzeros = self._bytes_before = 0
         self._square, self._read_before, self._scan_bytes = 0.0, None, 0
@@ -69,7 +70,8 @@ class TextStream:
 
     def again(self):
         """The same rows for one more look."""
-        self._bytes_before, self._sources = self.bytes_read, open_sources(self._paths)
+        memory = self._memory + self._reserved
+        self._bytes_before, self._sources = self.bytes_read, open_sources(self._paths, memory)
         known = len(self.labels), self.n_features
         changed = DataError(f"{', '.join(self._paths)}: changed between the first reading and the second")
         for arena in self._read():
@@ -81,7 +83,7 @@ class TextStream:
 
     def _read(self):
         total = sum(source.size or 0 for source in self._sources) or None
-        self._scan_bytes = max(0, scan_bytes(self._memory, self._threads) - BUFFERS)
+        self._scan_bytes = max(0, scan_bytes(self._memory, self._threads) - BUFFERS) + self._reserved
         arena = Arena(0, np.empty(0, ROW), self.dtype)
         blocks = scan_blocks(self._sources, self._labels, self._features, self._threads, zero_based=self._zero_based,
                              dtype=self.dtype, memory=self._memory)

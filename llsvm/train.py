@@ -29,7 +29,7 @@ from llsvm.core import (
 from llsvm.features import FeatureMap
 from llsvm.model import Model, from_features
 from llsvm.scratch import Nameless
-from llsvm.sources import Raw, Source, open_sources
+from llsvm.sources import Raw, Source, open_sources, reserved_bytes, with_room
 from llsvm.stream import ResidentStream, SetStream, TextStream
 from llsvm.text import Labels, scan_blocks, too_many_labels
 from llsvm.writer import Writer
@@ -109,7 +109,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     if len(paths) == 1 and paths[0] == "-":
         raw = Raw("-")
         paths = _set_named_on(raw) or paths
-        sources = None if paths != ["-"] else [Source("-", raw=raw)]
+        sources = None if paths != ["-"] else with_room([Source("-", raw=raw)], memory.working(config.memory))
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
             folder = next(path for path in paths if Path(path).is_dir())
@@ -117,7 +117,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         _check_of_text(config, paths[0])
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
-    sources = sources or open_sources(paths)
+    sources = sources or open_sources(paths, memory.working(config.memory))
     if reads_once(config):
         if config.balanced:
             raise UsageError("-w balanced needs the counts of all labels, and text is read once",
@@ -281,8 +281,9 @@ def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
     """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, its files)."""
-    working = memory.working(config.memory)
-    labels, features = Labels(config.many_labels), FeatureMap(working)
+    reserved = reserved_bytes(sources)
+    working = memory.working(config.memory) - reserved
+    labels, features = Labels(config.many_labels), FeatureMap(working, reserved)
     gatherer = reader.Gatherer(config.precision, working if _may_be_resident(solver, config) else 0)
     total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
@@ -319,7 +320,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Nameless:
     files = Nameless()
     try:
-        working = memory.working(config.memory)
+        working = memory.working(config.memory) - reserved_bytes(sources)
         with Writer(None, TEMPORARY_BLOCKS, config.seed, config.precision, config.threads, working,
                     folder=files) as writer:
             if gatherer.n_rows:

@@ -26,6 +26,7 @@ from llsvm.frames import (
 )
 from llsvm.memory import MB, enough, files_at_a_time, format_size
 from llsvm.pool import Pool
+from llsvm.sources import beside_windows
 
 MAX_BLOCKS = 4096
 FRAMES_WAITING = 1  # of ids, that are being encoded
@@ -58,11 +59,12 @@ class Writer:
     Row r of the input goes to the block that the seed and r decide, and there into the chunk that is open; a chunk is
     closed when it holds 1/256 of what has been read. So the bytes depend on the input, the seed and the number of
     blocks (and on a budget below 448 MB), never on threads or timing. The threads of `pool` encode the
-    chunks and have time for other work. folder: where the files go, if there is no path.
+    chunks and have time for other work. folder: where the files go, if there is no path; reserved: bytes that are set
+    aside beside the memory, for a hint.
     """
 
     def __init__(self, path, n_blocks: int, seed: int, dtype, threads: int, memory: int, force: bool = False,
-                 folder=None):
+                 folder=None, reserved: int = 0):
         self.path = folder.path if folder else Path(path)
         if not folder:
             clear_leftovers(self.path)
@@ -77,7 +79,7 @@ class Writer:
         needed = 3 * LEAST_CHUNK * (n_blocks + IN_FLIGHT)
         if needed > max(memory, ALWAYS_THERE):
             raise UsageError(f"-m {n_blocks} is too much for --memory {format_size(memory)}",
-                             f"--memory {enough(needed)} would do, or fewer blocks")
+                             f"--memory {enough(beside_windows(needed, reserved))} would do, or fewer blocks")
         self._open = [_Chunk(0, 0, self._kind) for _ in range(n_blocks)]
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
@@ -266,6 +268,8 @@ class Writer:
 
 def check_target(path: Path, force: bool) -> None:
     """Refuses to write over what is there, and, with force, over anything that is not a block set."""
+    if not path.parent.is_dir():
+        raise LlsvmError(f"{path.parent}: No such file or directory")
     if not path.exists():
         return
     if not (path / MANIFEST).is_file():
