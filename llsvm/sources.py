@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import stat
 import zlib
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +49,9 @@ class Raw(io.RawIOBase):
         self.position = 0
         self._digest = Digest() if hashed else None
         self._front = b""
-        self.size = os.fstat(self._file.fileno()).st_size if os.path.isfile(path) else None
+        status = self._status = os.fstat(self._file.fileno())
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
+        self._start = self._file.tell() if self.size is not None else 0
 
     def readable(self) -> bool:
         return True
@@ -93,6 +96,15 @@ class Raw(io.RawIOBase):
     @property
     def digest(self) -> str:
         return self._digest.hexdigest() if self._digest else ""
+
+    def check_unchanged(self, at_end: bool = False) -> None:
+        """Refuses a file that is not as it was when it was opened, or was not read to the end that it had then."""
+        if self.size is None:
+            return
+        now, before = os.fstat(self._file.fileno()), self._status
+        same = (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        if not same or (at_end and self._start + self.position != self.size):
+            raise DataError(f"{self.name}: changed while it was read", "try again when nobody writes to it any longer")
 
     def close(self) -> None:
         self._file.close()
@@ -292,9 +304,14 @@ class Source:
             is_known = isinstance(error, (EOFError, zlib.error, OSError, ValueError))
             if not is_known and type(error).__name__ not in ("LZMAError", "ZstdError"):  # of modules not yet loaded
                 raise
+            self.raw.check_unchanged()
             if "emory usage limit" in str(error):
                 raise self.too_large("xz", f"more than {format_size(self.window)}") from None
             raise DataError(f"{self.name}: corrupt or truncated {self._kind} data ({error})") from None
+
+    def check_unchanged(self, at_end: bool = False) -> None:
+        """Refuses what has changed since it was opened, which may be why it is wrong, or why it ended."""
+        self.raw.check_unchanged(at_end)
 
     def description(self) -> dict:
         if self._description is None:

@@ -219,6 +219,7 @@ def scan_pieces(
                         front = front or bytes(memoryview(done.text)[done.begin : done.size][: 1 << 12])
                         done.source, done.line_before, done.front = source.name, lines, front
                         if done.fault:
+                            source.check_unchanged()
                             raise done.error()
                         lines += done.n_lines
                         if done.own[1]:
@@ -228,6 +229,7 @@ def scan_pieces(
                         free.append(done)
                     if piece is None:
                         break
+                source.check_unchanged(at_end=True)
                 source.close()
         finally:
             for task in waiting:

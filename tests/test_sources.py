@@ -1,4 +1,4 @@
-"""Inputs that would take more memory than was promised."""
+"""Inputs that would take more memory than was promised, and files that change while they are read."""
 
 import gzip
 import io
@@ -15,9 +15,12 @@ from conftest import assert_refused, measure_peak
 
 from llsvm import sources
 from llsvm.blockset import BlockSet
-from llsvm.core import UsageError
+from llsvm.core import DataError, UsageError
 from llsvm.memory import parse_size, promised, working
+from llsvm.report import Console
 from llsvm.sources import open_sources, reserved_bytes
+from llsvm.split import split_text
+from llsvm.text import scan_pieces
 
 MB = 1 << 20
 ROWS = b"1 1:1 2:0.5\n-1 2:1\n"
@@ -66,6 +69,7 @@ def text_of(*paths, memory=None) -> bytes:
     for source in open_sources(paths, memory and working(memory)):
         while count := source.readinto(room):
             text.write(room[:count])
+        source.check_unchanged(at_end=True)
         source.close()
     return text.getvalue()
 
@@ -228,3 +232,77 @@ def test_frames_in_small_parts_are_read_as_one(packed, monkeypatch, part):
     monkeypatch.setattr(sources, "SWELLING", part)
     data = skipped + many + compressor.flush() + skipped + zstd(ROWS) + b"\0" * 100 + zstd(b"") + zstd(ROWS)
     assert text_of(packed(data)) == b"".join(lines) + 2 * ROWS
+
+
+# --- files that change while they are read
+
+LINES = b"".join(b"%d 1:%d 2:0.25\n" % (k % 2, k) for k in range(40_000))  # 12 pieces and more
+WAYS = {
+    "plain": bytes, "marked": b"\xef\xbb\xbf".__add__, "gzip": lambda data: gzip.compress(data, 0),
+    "zstd": lambda data: zstd(data) * 13,
+}
+
+
+def truncate(path):
+    os.truncate(path, os.path.getsize(path) - 20_000)
+
+
+def truncate_within_a_line(path):
+    os.truncate(path, os.path.getsize(path) - 20_003)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def grow(path):
+    with open(path, "ab") as file:
+        file.write(b"1 1:1\n")
+
+
+def rewrite(path):
+    with open(path, "r+b") as file:
+        file.write(file.read(1))
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + 1))
+
+
+CHANGES = pytest.mark.parametrize("change", [truncate, truncate_within_a_line, empty, grow, rewrite])
+
+
+@CHANGES
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_changes_while_it_is_read_is_refused(packed, way, change):
+    path = packed(WAYS[way](LINES))
+    pieces = scan_pieces(open_sources([path]), 1, memory=4 * MB)
+    next(pieces)
+    change(path)
+    with pytest.raises(DataError, match=f"^{path}: changed while it was read$"):
+        list(pieces)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_was_changed_before_it_is_opened_is_read_as_it_is(packed, way):
+    """The second of two, which are opened when it is their turn."""
+    first, second = packed(WAYS[way](LINES), "first"), packed(WAYS[way](LINES), "second")
+    pieces = scan_pieces(open_sources([first, second]), 1, memory=4 * MB)
+    before = next(pieces).n_rows
+    packed(WAYS[way](ROWS), "second")
+    factor = 13 if way == "zstd" else 1
+    assert before + sum(piece.n_rows for piece in pieces) == 40_000 * factor + 2 * factor
+
+
+@CHANGES
+def test_a_set_of_a_file_that_changes_is_not_made(packed, tmp_path, change):
+    path, console, changes = packed(LINES), Console(quiet=True), [change]
+    console.bar = lambda *_: changes and changes.pop()(path)
+    with pytest.raises(DataError, match="changed while it was read"):
+        split_text([path], tmp_path / "x.blocks", n_blocks=2, seed=1, zero_based=False, precision="float32",
+                   force=False, threads=1, memory=4 * MB, console=console)  # fmt: skip
+    assert os.listdir(tmp_path) == [os.path.basename(path)]
+
+
+def test_standard_input_may_be_a_file_of_which_some_was_read(run, packed, tmp_path):
+    packed(ROWS * 100)
+    finished = run("sh", "-c", "(read line; llsvm-split -q - -o x.blocks) < data.packed")
+    assert finished.returncode == 0, finished
+    assert BlockSet(tmp_path / "x.blocks").n_rows == 199

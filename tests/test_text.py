@@ -168,6 +168,9 @@ class InMemory(io.BytesIO):
     def open(self):
         pass
 
+    def check_unchanged(self, at_end=False):
+        pass
+
 
 def in_memory(data: bytes, name: str = "data.txt"):
     source = InMemory(data)
