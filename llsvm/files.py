@@ -21,6 +21,7 @@ from llsvm.core import ClosedPipe, LlsvmError, system_hint
 # Where a lock is seen by everyone who may build there. On others (network file systems) leftovers stay.
 LOCKING = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 IN_MEMORY = ("tmpfs", "ramfs")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit
 LEFTOVER = re.compile(r"[0-9a-f]{8}(\.old)?\.partial")
 EXCHANGE, FROM_WORKING_DIRECTORY = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
 
@@ -237,8 +238,9 @@ class Folder:
 
     def failed(self, name: str, error: OSError) -> LlsvmError:
         """What to say where a file could not be written."""
-        hint = system_hint(error) or "the unfinished set was removed"
-        return LlsvmError(f"{self._partial / name}: {error.strerror}", hint)
+        elsewhere = "; -o DIR writes elsewhere" if error.errno in FULL else ""
+        hint = system_hint(error) or f"the unfinished set was removed{elsewhere}"
+        return LlsvmError(f"{self.path / name}: {error.strerror}", hint)
 
     def commit(self) -> Path:
         try:

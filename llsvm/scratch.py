@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llsvm.core import DataError, LlsvmError, system_hint
-from llsvm.files import IN_MEMORY, file_system
+from llsvm.files import FULL, IN_MEMORY, file_system
 
-LARGER_DISK = "set TMPDIR to a larger disk"
 warn: Callable[[str], None] = lambda text: None  # noqa: E731  # who has a console sets this
 _warned: set[str] = set()
 
@@ -24,7 +22,7 @@ def temporary_folder() -> str:
         raise LlsvmError(f"TMPDIR={wanted}: no such directory")
     folder = wanted or tempfile.gettempdir()
     if folder not in _warned and (kind := file_system(folder)) in IN_MEMORY:
-        warn(f"temporary files in {folder} ({kind}) are in memory, beside --memory; {LARGER_DISK}")
+        warn(f"temporary files in {folder} ({kind}) are in memory, beside --memory; set TMPDIR to a disk")
     _warned.add(folder)
     return folder
 
@@ -106,6 +104,6 @@ class Nameless:
 
 
 def full(folder: str, error: OSError) -> LlsvmError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    hint = LARGER_DISK if is_full else system_hint(error) or "TMPDIR says where temporary files go"
+    hint = "set TMPDIR to a larger disk" if error.errno in FULL else system_hint(error)
+    hint = hint or "TMPDIR says where temporary files go"
     return LlsvmError(f"{folder}: {error.strerror}", hint)

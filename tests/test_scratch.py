@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import file_size_limit
+from conftest import assert_refused, file_size_limit, names
 
 from llsvm import scratch
 from llsvm.core import DataError, LlsvmError
@@ -62,6 +62,20 @@ def test_a_full_disk_is_told_by_its_place(temporary):
     assert isinstance(refusal, LlsvmError)
     assert refusal.message == f"{temporary}: File too large" and refusal.hint == "set TMPDIR to a larger disk"
     files.discard()
+
+
+def test_a_temporary_set_that_finds_no_room_is_told_and_leaves_nothing(run, texts, tmp_path):
+    with file_size_limit(2_000):
+        finished = run("llsvm-train", "--memory", "300K", texts.text, "model")
+    assert_refused(finished, 1, f"error: {tmp_path}/tmp: File too large\nhint: set TMPDIR to a larger disk\n")
+    assert names(tmp_path) == {"tmp"}
+
+
+def test_a_set_that_finds_no_room_is_told_and_leaves_nothing(run, texts, tmp_path):
+    with file_size_limit(20_000):
+        finished = run("llsvm-split", texts.text, "-o", "x.blocks", "-m", 2)
+    assert_refused(finished, 1, "error: x.blocks/block-000", ": File too large\nhint: ", "-o DIR writes elsewhere")
+    assert names(tmp_path) == {"tmp"}
 
 
 def test_a_folder_that_takes_no_files_is_told(temporary, monkeypatch):
