@@ -95,6 +95,34 @@ def test_a_full_standard_error_changes_nothing_else(here, command, code):
     assert bool(output) == (code == 0)
 
 
+# --- threads
+
+THREADLESS = """if True:
+    import _thread, sys
+    def refuse(*arguments):
+        raise RuntimeError("can't start new thread")
+    _thread.start_new_thread = refuse
+    sys.argv = sys.argv[1:]
+    from llsvm import cli
+    getattr(cli, sys.argv[0].removeprefix("llsvm-") + "_main")()
+"""
+
+
+@pytest.mark.parametrize("command", [
+    ["llsvm-split", "data.txt", "-o", "new"], ["llsvm-train", "-s", "block", "data.txt", "new"],
+    ["llsvm-predict", "test.txt", "model", "new"], ["llsvm-predict", "data.txt.blocks", "model", "new"],
+], ids=["split", "train", "predict text", "predict a set"])  # fmt: skip
+def test_where_no_thread_can_be_had_the_output_is_the_same(here, run, command):
+    """As under a limit of a container, which does not bind root."""
+    command = [*command, "--threads", "3"]
+    assert run(*command).returncode == 0
+    (here / "new").rename(here / "expected")
+    finished = run(sys.executable, "-c", THREADLESS, *command)
+    assert finished.returncode == 0, finished.stderr
+    for name in os.listdir(here / "new") if command[0] == "llsvm-split" else [""]:
+        assert (here / "new" / name).read_bytes() == (here / "expected" / name).read_bytes()
+
+
 # --- signals
 
 # As the installed script, with a signal when a module of this name is looked for.

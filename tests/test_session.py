@@ -1,12 +1,22 @@
 """What training does with odd inputs, logs and outputs: nothing is destroyed, nothing is left behind."""
 
+import _thread
 import gzip
 import json
+import os
+import signal
 import subprocess
+
+
+import sys
+import time
 
 import numpy as np
 import pytest
 from problems import make_noisy_rows, write_text
+
+from llsvm import session
+from llsvm.session import StopRequest
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
@@ -127,3 +137,36 @@ def test_many_ids_up_to_a_large_one_are_no_mistake(run, here):
     row = " ".join(f"{id}:1" for id in ids)
     (here / "wide.txt").write_text(f"1 {row}\n-1 1:1\n")
     assert run("llsvm-train", "-q", "wide.txt", "new").stderr == ""
+
+
+def no_thread(*arguments):
+    raise RuntimeError("can't start new thread")
+
+
+def test_ctrl_c_is_answered_where_no_thread_can_be_had(interrupts_are_not_ignored, monkeypatch, capfd):
+    monkeypatch.setattr(session, "start_new_thread", no_thread)
+    before, stop = signal.getsignal(signal.SIGINT), StopRequest()
+    n_open = len(os.listdir("/dev/fd"))
+    with stop.listening():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)  # nothing is trained yet
+        stop.training = True
+        signal.raise_signal(signal.SIGINT)
+        assert stop() and "finishing this pass" in capfd.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert "interrupted again" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(os.listdir("/dev/fd")) == n_open
+
+
+def test_listening_ends_its_thread_and_gives_back_what_it_took(interrupts_are_not_ignored):
+    before, n_threads, n_open = signal.getsignal(signal.SIGINT), _thread._count(), len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        with StopRequest().listening():
+            assert signal.getsignal(signal.SIGINT) is not before
+        assert signal.getsignal(signal.SIGINT) is before
+    deadline = time.monotonic() + 20
+    while (_thread._count(), len(os.listdir("/dev/fd"))) != (n_threads, n_open) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert (_thread._count(), len(os.listdir("/dev/fd"))) == (n_threads, n_open)
