@@ -6,9 +6,6 @@ import json
 import os
 import signal
 import subprocess
-
-
-import sys
 import time
 
 import numpy as np
