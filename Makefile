@@ -18,7 +18,7 @@ build: .venv/built
 
 # Compiles once: the editable installation takes what build_ext made. (setup.py sees to that.)
 .venv/built: .venv/required setup.py $(wildcard cython_src/*)
-	@echo "== compiling what is new in cython_src: all of it takes about a minute; the compiler's words are in build/log"
+	@echo "== compiling what is new in cython_src: all of it takes a minute or two; the compiler's words are in build/log"
 	@mkdir -p build && { $(BIN)/python setup.py build_ext --inplace && \
 	    $(INSTALL) --no-build-isolation --no-deps --editable . ; } >build/log 2>&1 || { cat build/log; exit 1; }
 	@$(BIN)/python -m compileall -q llsvm

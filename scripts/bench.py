@@ -115,7 +115,8 @@ class Subject:
     def add(self, title, ours, theirs, target, note="", is_goal=True):
         row = Row(title, ours, theirs, None if self.options.quick else target, note, is_goal)
         self.rows.append(row)
-        print(f"  {title}: {ours.seconds:.2f} s, ratio {row.value:.3f}, target {row.goal} {row.verdict}", flush=True)
+        judged = f", target {row.goal}: {row.verdict}" if row.verdict else ""
+        print(f"  {title}: {ours.seconds:.2f} s, ratio {row.value:.3f}{judged}", flush=True)
 
     def check(self):
         """No model may be better than a certificate allows."""

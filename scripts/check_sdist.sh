@@ -21,7 +21,7 @@ if (cd "$work/empty" && python setup.py --quiet build) 2>"$work/refusal"; then
 fi
 grep -q "no cython_src/_\*.pyx here" "$work/refusal" || fail "setup.py: $(cat "$work/refusal")"
 
-echo "compiling the wheel: about a minute"
+echo "compiling the wheel: a minute or two"
 say python -m pip wheel --quiet --no-deps --wheel-dir "$work" "$work"/llsvm-*.tar.gz
 ls -l "$work"/llsvm-*.whl
 python -m venv "$work/venv"
