@@ -186,6 +186,7 @@ def names(folder):
 def assert_refused(finished, code, *fragments):
     assert finished.returncode == code, finished
     assert "Traceback" not in finished.stderr and "Exception ignored" not in finished.stderr
+    assert "error: unexpected " not in finished.stderr  # a traceback in other words
     assert len(re.findall("(?im)^error: ", finished.stderr)) == 1, finished.stderr
     for fragment in fragments:
         assert fragment in finished.stderr

@@ -19,7 +19,8 @@ from torture.part import Finding
 
 BIN = Path(sys.executable).parent
 PATIENCE = 60.0  # seconds after which a command that should take one hangs
-NEVER_SAID = re.compile(r"Traceback|Exception ignored|Fatal Python|Warning: |AddressSanitizer|runtime error")
+NEVER_SAID = re.compile(r"Traceback|error: unexpected \w+ at |Exception ignored|Fatal Python|Warning: |AddressSanitizer"
+                        r"|runtime error")
 CODES = (0, 1, 2, 3, 130, 141)
 
 
