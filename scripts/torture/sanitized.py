@@ -30,7 +30,10 @@ def build(root: Path) -> tuple[Path | None, str]:
         return None, "gcc has no libasan"
     if not stamp.exists() or stamp.read_text() != wanted:
         print("building the kernels with sanitizers, a few minutes, once ...", file=sys.stderr, flush=True)
+        if not stamp.exists():  # nothing, or what an interrupted build has left
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
         built = subprocess.run(
             [sys.executable, "-c", BUILD, library, folder / "temp", *FLAGS], cwd=root, capture_output=True, text=True,
         )
