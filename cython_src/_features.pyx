@@ -4,8 +4,9 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from _sparse cimport prefetch_near
 
-# The entries of the table of numbers are shared: one thread adds numbers while others look them up. An entry goes from 0
-# to its number once, and whoever sees the 0 has the id numbered later, so nothing more than whole entries is asked for.
+# The entries of the table of numbers are shared: one thread adds numbers while others look them up. An entry goes from
+# 0 to its number once, and whoever sees the 0 has the id numbered later, so nothing more than whole entries is asked
+# for.
 cdef extern from *:
     """
     #define llsvm_entry(place) __atomic_load_n(place, __ATOMIC_RELAXED)

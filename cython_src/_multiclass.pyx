@@ -249,8 +249,8 @@ def loop(
 
     costs[m] is C of class m. full: all classes of all rows, else those with nonzero alphas (WW: with free ones), and
     rows that need no more visits leave the first `active` entries of order. numbers: zeros (3, k), and classes (2, 2 k
-    + 1), for work. Stops where fewer than 2 k nodes are free, and after `most` visits. kind is any array of the value type.
-    Returns (the place it stopped at, the new number of active rows).
+    + 1), for work. Stops where fewer than 2 k nodes are free, and after `most` visits. kind is any array of the value
+    type. Returns (the place it stopped at, the new number of active rows).
     """
     cdef State* state = &states[0]
     cdef const Row* row

@@ -153,7 +153,8 @@ def test_memory_beyond_the_promise_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("errors", "code", "kind"), [
     ('Traceback (most recent call last):\n  File "/x/llsvm/model.py", line 7, in f\nKeyError: 1\n', 1,
      "KeyError at model.py:7"),
-    ("error: unexpected KeyError at model.py:7: 1\nhint: report it\n", 1, "error: unexpected KeyError at model.py:7: 1"),
+    ("error: unexpected KeyError at model.py:7: 1\nhint: report it\n", 1,
+     "error: unexpected KeyError at model.py:7: 1"),
     ("/x/y.py:3: RuntimeWarning: overflow\n", 0, "y.py:3: RuntimeWarning: overflow"),
     ("", -11, "exit code -11"),
     ("no\n", 1, "refused without a word"),
