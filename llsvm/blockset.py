@@ -24,6 +24,8 @@ KEPT_OPEN = 64  # files that are read
 class BlockSet:
     """An opened set. Chunks are numbered through all blocks, in the order of the manifest."""
 
+    where, in_memory_from = "on disk", ""  # as messages have it; the --memory that would hold the rows, if known
+
     def __init__(self, path):
         """path: of the set, or the temporary files that it is."""
         is_temporary = isinstance(path, Nameless)

@@ -17,6 +17,8 @@ MB = 1 << 20
 # Resident size of the interpreter with numpy, zstandard, click and our kernels loaded, thread stacks and allocator
 # slack included (measured: 45 to 55 MB on Linux x86-64, Python 3.10 to 3.13).
 FLOOR = 64 * MB
+# The same where all rows are resident: a few large arrays, next to no buffers, and no threads that decode.
+RESIDENT_FLOOR = 52 * MB
 # Part of the floor that decoding may use for its buffers.
 BUFFERS = 4 * MB
 OTHER_FILES = 16  # open at a time, beside those of a block set
@@ -108,9 +110,14 @@ def working(memory: int) -> int:
     return max(min(memory, FLOOR), memory - FLOOR)
 
 
-def enough(n_bytes: int) -> str:
+def for_resident(memory: int) -> int:
+    """Bytes left for resident rows and all arrays beside them."""
+    return max(min(memory, FLOOR), memory - RESIDENT_FLOOR)
+
+
+def enough(n_bytes: int, floor: int = FLOOR) -> str:
     """The smallest --memory, in whole megabytes, whose working memory is n_bytes."""
-    return f"{-(-(n_bytes if n_bytes <= FLOOR else n_bytes + FLOOR) // MB)}M"
+    return f"{-(-(n_bytes if n_bytes <= FLOOR else n_bytes + floor) // MB)}M"
 
 
 def promised(memory: int) -> int:

@@ -30,13 +30,18 @@ SORT_PARTS = 16  # of all rows, which threads sort
 LARGEST_NORM = float(np.finfo(np.float32).max)
 
 
-def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
+def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int, index_size: int = 4) -> int:
     """Memory of rows in an arena, an entry in the visiting order included (at most: a row may be padded)."""
-    return arena_bytes(n_rows, n_nonzeros, value_size) + n_rows * (ROW.itemsize + 4)
+    return arena_bytes(n_rows, n_nonzeros, value_size, index_size) + n_rows * (ROW.itemsize + 4)
 
 
-def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int) -> int:
-    return n_nonzeros * (4 + value_size) + n_rows * (value_size - 4)
+def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int, index_size: int = 4) -> int:
+    return n_nonzeros * (index_size + value_size) + n_rows * (value_size - index_size)
+
+
+def index_size(n_features: int) -> int:
+    """Bytes of a feature number in memory, at most."""
+    return 2 if n_features <= 1 << 16 else 4
 
 
 shuffle, choose = _reader.shuffle, _reader.choose
@@ -133,6 +138,8 @@ class Arena:
 class Resident:
     """A data set whose rows are all in memory: read from a block set, or straight from text."""
 
+    where = "in memory"
+
     def __init__(self, table: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int,
                  is_sorted: bool = True):
         self.table, self._data, self._is_sorted = table, data, is_sorted
@@ -146,6 +153,12 @@ class Resident:
     @property
     def n_rows(self) -> int:
         return self.description.n_rows
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the rows, and an order of visits."""
+        d = self.description
+        return rows_bytes(d.n_rows, d.n_nonzeros, d.dtype.itemsize, index_size(d.n_features))
 
     def sort(self, run) -> None:
         """Every row by feature number: in text they stand by id. run: map, or that of a pool of threads."""
@@ -164,10 +177,10 @@ def load(blocks: BlockSet, threads: int) -> Resident:
     table = np.empty(blocks.n_rows, ROW)
     shares = [share for share in np.array_split(np.arange(blocks.n_chunks), 4 * threads) if len(share)]
     ends = np.cumsum([0, *(int(blocks.chunk_rows[share].sum()) for share in shares)])
-    value_size = blocks.dtype.itemsize
+    sizes = blocks.dtype.itemsize, index_size(blocks.n_features)
 
     def load_share(share, start, end):
-        n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), value_size)
+        n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), *sizes)
         arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), Decoder(blocks)
         for chunk in share.tolist():
             arena.add_chunk(decoder, chunk)
@@ -191,11 +204,12 @@ class Gatherer:
         """False where the block no longer fits (and is not taken)."""
         n_rows = self.n_rows + block.n_rows
         size = arena_bytes(block.n_rows, block.n_nonzeros, self._dtype.itemsize)
-        slab_bytes = max(size + 8, min(SLAB, self._memory // 16))
+        slab_bytes = min(SLAB, self._memory // 16)
+        slab_bytes = max(size + 8, slab_bytes if slab_bytes >= 4 * LARGE_ARRAY else min(slab_bytes, LARGE_ARRAY - 1))
         unused = LARGE_PAGE if slab_bytes >= LARGE_ARRAY else 0
-        # Tables are joined at the end, so for a moment there are two.
-        needed = self._held + size + unused + n_rows * (2 * ROW.itemsize + 4)
-        if needed + self.reserve > self._memory:
+        # Tables are joined at the end, so for a moment there are two; what training takes comes later.
+        needed = self._held + size + unused + n_rows * (ROW.itemsize + 4)
+        if needed + max(self.reserve, n_rows * ROW.itemsize) > self._memory:
             return False
         if len(self._slab) < size + 8:
             self._slab = np.empty(slab_bytes, np.uint8)

@@ -203,14 +203,14 @@ def _warn_of_ids(model: models.Model, console: Console) -> None:
 
 def _setting(config: train.Config, solver, data) -> dict:
     description = data.description
-    where = getattr(data, "where", "on disk" if isinstance(data, BlockSet) else "in memory")
     known = {} if description is None else {
         "rows": description.n_rows, "features": description.n_features, "nonzeros": description.n_nonzeros,
     }  # fmt: skip
     return {
         "solver": config.solver + " --exact" * config.exact, "C": config.C, "tolerance": config.tolerance,
         "bias": "R" if description is None and config.bias is None else solver.bias,
-        "weights": _weights_said(config), **known, "data": where,
+        "weights": _weights_said(config), **known, "data": data.where,
+        **({"in_memory_from": held} if (held := getattr(data, "in_memory_from", "")) else {}),
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
         "values": config.precision if description is None else description.dtype.name, "max_passes": config.max_passes,
         **({"time_limit": config.time_limit} if config.time_limit < float("inf") else {}),

@@ -113,14 +113,14 @@ class TextStream:
 class SetStream:
     """A block set: all is known beforehand; groups of random chunks, decoded ahead."""
 
-    labels_known, where, repeatable, resident = True, "on disk", True, False
+    labels_known, repeatable, resident = True, True, False
 
     def __init__(self, blocks: BlockSet, memory: int, seed: int, whole_blocks: bool = False):
         self._blocks, self._seed, self.chunk_rows = blocks, seed, blocks.chunk_rows
         self.description, self.dtype = blocks.description, blocks.dtype
         self.labels, self.n_features = self.description.labels, blocks.n_features
         self.largest_norm = self.description.largest_norm
-        self.feature_ids = blocks.feature_ids
+        self.feature_ids, self.where, self.in_memory_from = blocks.feature_ids, blocks.where, blocks.in_memory_from
         sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
         of_unit = (lambda counts: np.bincount(blocks.chunk_block, counts)) if whole_blocks else (lambda counts: counts)
         self._group_bytes = max(int(of_unit(sizes).max()), int(GROUP_SHARE * memory))
@@ -200,6 +200,10 @@ class ResidentStream:
         self.largest_norm, self.bytes_read = self.description.largest_norm, data.bytes_read
         self._data, self._seed, self.progress = data, seed, _ignore
         self._order = np.arange(data.n_rows, dtype=np.int32)
+
+    @property
+    def rows_bytes(self) -> int:
+        return self._data.n_bytes
 
     def arenas(self, number: int = 1):
         shuffle(self._order, len(self._order), self._seed, number)

@@ -250,12 +250,17 @@ def _open_set(blocks: BlockSet, solver, config: Config):
         raise foreign.too_many_labels(str(blocks.path), blocks.n_rows, blocks.description.labels)
     if reads_once(config) and not solver.many_passes:
         return SetStream(blocks, memory.working(config.memory), config.seed)
-    size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize)
-    scratch = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
+    size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize,
+                             reader.index_size(blocks.n_features))
+    decoding = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
     *vectors, row_bytes = _footprint(solver, config, len(blocks.description.labels))
     beside = memory.vector_bytes(blocks.n_features, *vectors) + blocks.n_rows * row_bytes
-    fits = size + scratch + beside <= memory.working(config.memory) and _may_be_resident(solver, config)
+    needed = size + max(decoding, beside)  # one after the other
+    may_be_resident = _may_be_resident(solver, config)
+    fits = may_be_resident and needed <= memory.for_resident(config.memory)
     data = reader.load(blocks, config.threads) if fits else blocks
+    if may_be_resident and not fits:
+        blocks.in_memory_from = memory.enough(needed, memory.RESIDENT_FLOOR)
     return _as_stream(data, config) if solver.many_passes else data
 
 
@@ -284,7 +289,8 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     reserved = reserved_bytes(sources)
     working = memory.working(config.memory) - reserved
     labels, features = Labels(config.many_labels), FeatureMap(working, reserved)
-    gatherer = reader.Gatherer(config.precision, working if _may_be_resident(solver, config) else 0)
+    room = memory.for_resident(config.memory) - reserved if _may_be_resident(solver, config) else 0
+    gatherer = reader.Gatherer(config.precision, room)
     total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
         sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from llsvm import memory
 from llsvm.core import UsageError
-from llsvm.memory import FLOOR, MB, enough, format_size, parse_size, promised, usable, usable_cores, working
+from llsvm.memory import (
+    FLOOR,
+    MB,
+    RESIDENT_FLOOR,
+    enough,
+    for_resident,
+    format_size,
+    parse_size,
+    promised,
+    usable,
+    usable_cores,
+    working,
+)
 
 GB = 1 << 30
 
@@ -73,6 +85,12 @@ def test_the_promise_is_the_budget_or_at_most_a_floor_above_a_small_one(budget):
 def test_more_budget_is_never_less_memory(one, other):
     small, large = sorted((one, other))
     assert working(small) <= working(large)
+    assert for_resident(small) <= for_resident(large)
+
+
+@given(BUDGETS)
+def test_resident_rows_have_less_beside_them(budget):
+    assert working(budget) <= for_resident(budget) <= promised(budget) - RESIDENT_FLOOR
 
 
 @given(st.integers(1, 2**40))

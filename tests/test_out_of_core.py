@@ -11,7 +11,7 @@ import scipy.sparse
 from conftest import accuracy_line, measure_peak
 from problems import objective, read_model, write_model
 
-from llsvm.memory import promised
+from llsvm.memory import parse_size, promised
 
 ROOT = Path(__file__).parents[1]
 N_ROWS, N_FEATURES = 500_000, 47_236
@@ -220,6 +220,17 @@ def test_data_that_just_fits_is_loaded_and_still_within_the_promise(measure, fol
     assert measured.peak < promised(memory)
 
 
+def test_the_budget_that_is_said_to_hold_the_rows_does_and_none_smaller(measure, folder, shuffled, tenth):
+    def train(memory):
+        measured = measure("llsvm-train", "--memory", memory, "--max-passes", 1, "--log", "log", shuffled, "model")
+        assert measured.peak < promised(parse_size(str(memory)))
+        return read_log(folder / "log")[0]
+
+    said = train(tenth)["in_memory_from"]
+    assert train(said)["data"] == "in memory"
+    assert train(f"{int(said[:-1]) - 1}M")["in_memory_from"] == said
+
+
 def test_the_peak_that_is_told_is_that_of_the_process_itself(measure, folder, shuffled, tenth):
     """Also where a large process, such as a notebook, starts it."""
     command = ["llsvm-train", "--memory", tenth, "--max-passes", 1, "--log", "log", shuffled, "model"]
@@ -229,14 +240,14 @@ def test_the_peak_that_is_told_is_that_of_the_process_itself(measure, folder, sh
     assert read_log(folder / "log")[2]["peak_memory"] < promised(tenth)
 
 
-@pytest.mark.parametrize("memory", [100, 180], ids=["spilled", "in memory"])
+@pytest.mark.parametrize("memory", [40, 180], ids=["spilled", "in memory"])
 def test_text_of_long_rows_is_gathered_within_the_promise(folder, measure, memory):
     """80 MB of rows with small feature numbers, which take less than they might."""
     row = "".join(f" {feature}:0.{1 + feature % 9}" for feature in range(2, 802, 2)).encode()
     with open(folder / "long.txt", "wb") as file:
         file.writelines(b"%+d 1:%d.5%b\n" % (1 - number % 2 * 2, number % 7, row) for number in range(35_000))
     measured = measure("llsvm-train", "--threads", 2, "--max-passes", 1, "--memory", f"{memory}M", "long.txt", "model")
-    assert ("data on disk" in measured.stderr) == (memory == 100)
+    assert ("data on disk" in measured.stderr) == (memory == 40)
     assert measured.peak < promised(memory * MB)
 
 
