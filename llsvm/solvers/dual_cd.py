@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from llsvm import _dual_cd
+from llsvm import _dual_cd, memory
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.evaluate import dot
 from llsvm.pool import Pool
 from llsvm.reader import Resident, shuffle
+from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
 from llsvm.solvers.parts import Parts
@@ -246,6 +247,37 @@ class DualCD:
         problem = self.problem
         _dual_cd.adopt(rows, problem.bias, problem.signs, self._box, self._round, sums, w, self._kind)
 
+    def _survey_parts(self, parts, w, run, deadline) -> list[float]:
+        """The loss, the gap and the squared changes of gradients of all rows, by this w."""
+        found = np.zeros((len(parts), 3))
+
+        def look(part, sums):
+            return not deadline.passed and [self._look_at(part, w, sums)]
+
+        if not all(list(run(look, parts, found))):
+            raise Stopped
+        return found.sum(0).tolist()
+
+    def _adopt_all(self, parts, run) -> None:
+        """All rows get the alphas that belong to the w of the last survey."""
+        sums, changes = np.zeros((len(parts), 2)), np.zeros((len(parts), len(self.w)))
+        list(run(self._adopt, parts, sums, changes))
+        self.w, self._state[4:6] = changes.sum(0), sums.sum(0)
+
+    def _descent(self, parts, w, run, deadline):
+        """Newton's method on these rows, whose alphas are all there are: yields the loss at w and after each step, when
+        the rows are to be given the alphas that belong to it."""
+        problem = self.problem
+
+        def look(w):
+            return self._survey_parts(parts, w, run, deadline)[0]
+
+        rows = newton.Newton(parts, problem.bias, problem.signs, self._box, self._kind, look, run, deadline.check)
+        loss, steps = look(w), 0
+        while loss is not None and steps <= newton.MOST_STEPS:
+            yield loss
+            loss, steps = rows.step(w, loss, w - self.w), steps + 1
+
     def _is_bounded(self) -> bool:
         return bool(np.isfinite(self._box[:, 0]).all())
 
@@ -279,7 +311,7 @@ class DualCD:
             self.best_w = w.copy() if self.best_w is None else self.best_w
             self.best_w[:] = w
             self.certified = certificate
-        self.certified = Certificate(self.certified.primal, max(certificate.dual, self.certified.dual))
+        self.certified = Certificate(self.certified.primal, max(certificate.dual, self.certified.dual, 0.0))  # D(0) = 0
         return self.certified
 
     def _stats(self, number: int, active: int, met: Certificate) -> PassStats:
@@ -330,10 +362,13 @@ class Shrinking(DualCD):
     # after so many visits by rows of the data.
     MUCH, ENOUGH, VISITS = 0.3, 0.8, 2
 
+    may_descend = False  # whether there is memory for Newton's method
+
     def _begin(self, n_rows: int) -> None:
         self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
         self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
         self._sampling, self._course = self._is_tall(n_rows), None
+        self._effort, self._patience = 0, newton.patience(n_rows, len(self.w))
         if self._sampling:
             shuffle(self._order, n_rows, self.problem.seed, 0)
             self._n_active //= SAMPLE_SHARE
@@ -343,6 +378,7 @@ class Shrinking(DualCD):
         self._state[6] = self._state[7] = 0
         self._n_active = self._sweep(table, self._order, self._n_active, shrink=not self._sampling, fresh=self._fresh)
         self._visited += self._state[7]
+        self._effort += self._state[7]
         self._narrow()
         self._fresh = self._course is not None and self._follow(self._course, table)
         self._square, own_gap = half_square(self.w), self._state[8]
@@ -356,14 +392,7 @@ class Shrinking(DualCD):
     def _survey(self, table, run=map, deadline=NEVER) -> float:
         """The loss of all rows; run: map, or that of a pool of threads."""
         parts, starts = parts_of(table)
-        found = np.zeros((len(parts), 3))
-
-        def look(part, sums):
-            return not deadline.passed and [self._look_at(part, self.w, sums)]
-
-        if not all(list(run(look, parts, found))):
-            raise Stopped
-        loss, self._gap, changes = found.sum(0).tolist()
+        loss, self._gap, changes = self._survey_parts(parts, self.w, run, deadline)
         self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
         self._select(parts, starts, run)
         return loss
@@ -388,11 +417,30 @@ class Shrinking(DualCD):
             self._order[:] = np.arange(len(table))
             return
         parts, starts = parts_of(table)
-        sums, changes = np.zeros((len(parts), 2)), np.zeros((len(parts), len(self.w)))
-        list(run(self._adopt, parts, sums, changes))
-        self.w, self._state[4:6] = changes.sum(0), sums.sum(0)
+        self._adopt_all(parts, run)
         self._margin, self._gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
         self._select(parts, starts, run)
+
+    # --- squared hinge loss: Newton's method, where coordinate descent is slow
+
+    def _is_slow(self, n_rows: int) -> bool:
+        """Whether Newton's method is due, after a survey."""
+        return self.may_descend and not self._is_bounded() and self._effort > self._patience * n_rows
+
+    def _descend(self, table, run=map, deadline=NEVER) -> None:
+        """Newton's method, from the best w, until the gap is met or no step gains; every w on the way is certified."""
+        parts = newton.parts_of(table, len(self.w))
+        w = self.best_w.copy()
+        for loss in self._descent(parts, w, run, deadline):
+            self._adopt_all(parts, run)
+            self._certify(w, loss)
+            if self._is_done():
+                break
+        self._patience, self._effort = newton.PATIENCE_GROWS * self._patience, 0
+        self._margin = self._gap = np.inf
+        self._n_active, self._course = len(table), None
+        self._order[:] = np.arange(len(table))
+
 
 
 class InMemory(Shrinking):
@@ -409,6 +457,8 @@ class InMemory(Shrinking):
         self._box, self._round, self._kind = problem.box, False, data.kind
         self.bytes_read = data.bytes_read
         self._pool = Pool(problem.threads)
+        taken = memory.vector_bytes(data.description.n_features, *self.footprint(None, 2)[:2]) + data.n_bytes
+        self.may_descend = newton.fits(data.n_rows, len(self.w), problem.working - taken)
         self._gather_team(data.description)
         if self._team and self._team.cuts_rows:
             data.sort(self._pool.map)
@@ -426,6 +476,8 @@ class InMemory(Shrinking):
                 loss = self._look(self._square)
                 if self._sampling and not self._is_done():
                     self._end_sample(self._data.table, loss, self._pool.map)
+                if not self._is_done() and self._is_slow(n_rows):
+                    self._descend(self._data.table, self._pool.map, self.deadline)
             self.compute += time.perf_counter() - start
             yield self._stats(number, self._n_active, met)
 

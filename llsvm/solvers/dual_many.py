@@ -10,7 +10,9 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Problem, Stopped
+from llsvm.memory import vector_bytes, working
 from llsvm.reader import ROW, copied
+from llsvm.solvers import newton
 from llsvm.solvers.dual_cd import Course, float32_box, half_square
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
@@ -29,7 +31,7 @@ class Machine(DualMachine):
 
     def __init__(self, problem: Problem, positive: int, dtype, config):
         super().__init__(problem, positive, dtype, config)
-        self.alphas, self.n_passes, self.visits = None, 0, 0
+        self.alphas, self.n_passes, self.visits, self.newton = None, 0, 0, None
 
     def set_labels(self, n_labels: int) -> None:
         super().set_labels(n_labels)
@@ -57,6 +59,9 @@ class Machine(DualMachine):
             self.end_look(loss)
             if self._sampling and not self.done:
                 self._end_sample(rows, loss)
+            if not self.done and self._is_slow(len(rows)):
+                self._descend(rows, deadline=self.deadline)
+                self.done = self._is_done()
         self.alphas[:], self._gradients[:] = rows["alpha"], rows["gradient"]
 
     def keep_float32(self) -> None:
@@ -65,7 +70,9 @@ class Machine(DualMachine):
 
     def begin_pass(self, looking: bool) -> None:
         self._state[6] = self._state[7] = self.n_wanted = 0
-        if looking:
+        if self.newton:
+            self.w[:], self._state[4:6] = 0.0, 0.0
+        elif looking:
             self.begin_look()
             self._seen_w = self.w.copy()
 
@@ -78,12 +85,37 @@ class Machine(DualMachine):
     def visit(self, rows, alphas) -> None:
         """Visits all rows once and gives the alphas of those that are active afterwards a minus sign."""
         rows["alpha"] = alphas
+        if self.newton:
+            self._adopt_next(rows)
+            alphas[:] = rows["alpha"]
+            return
         self._sweep(rows, np.arange(len(rows), dtype=np.int32), len(rows))
         alphas[:] = rows["alpha"]
         bounds = np.where(rows["code"] == self.positive, self._box[1, 0], self._box[0, 0])
         wanted = ((alphas > 0) & (alphas < bounds)) | (np.abs(rows["gradient"]) <= MARGIN)
         np.negative(alphas, out=alphas, where=wanted)
         self.n_wanted += int(wanted.sum())
+
+    def _adopt_next(self, rows) -> None:
+        """Gives rows the alphas that belong to the w of Newton's method."""
+        sums = np.zeros(3)
+        self._look_at(rows, self.newton.w, sums)
+        self._state[6] += sums[0]
+        self._adopt(rows, sums[1:], self.w)
+        self._state[4:6] += sums[1:]
+        self.newton.add(rows, self.problem, self._box, self._kind)
+
+    def descend(self) -> None:
+        """Newton's method begins: a step a pass."""
+        self.newton = newton.ByPasses(self.w if self.best_w is None else self.best_w)
+
+    def end_pass(self) -> None:
+        """After a pass with Newton's method."""
+        loss = float(self._state[6])
+        self._certify(self.newton.w, loss)
+        self.done = self._is_done()
+        if self.done or not self.newton.step(loss, self.newton.w - self.w, self.deadline.check):
+            self.newton = None
 
     def sweep(self, table, places, alphas, n_rows: int) -> None:
         """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
@@ -183,8 +215,13 @@ class InMemory(Many):
 
     def passes(self):
         self._begin()
+        n_rows, n_features = self._stream.description.n_rows, self._stream.n_features
+        columns, vectors, row_bytes = self.footprint(self._config, len(self._machines))
+        taken = vector_bytes(n_features, columns, vectors) + n_rows * row_bytes + self._stream.rows_bytes
+        room = (working(self._config.memory) - taken) // min(self._config.threads, len(self._machines))
         for machine in self._machines:
-            machine.keep_rows(self._stream.description.n_rows)
+            machine.keep_rows(n_rows)
+            machine.may_descend = newton.fits(n_rows, n_features + 1, room)
         while True:
             [arena] = self._stream.again()
             busy = self._busy
@@ -207,7 +244,7 @@ class Streaming(Many):
 
     def __init__(self, stream, config, squared_loss: bool = False):
         super().__init__(stream, config, squared_loss)
-        self._alphas, self._active = None, None
+        self._alphas, self._active, self._descended = None, None, False
 
     @property
     def _beside(self) -> int:
@@ -234,27 +271,41 @@ class Streaming(Many):
             busy = self._busy
             active = self._pass(busy, looking)
             estimate = total_of(machine.met for machine in busy).estimate
+            self._descend()
             yield self._stats(self._stream.description.n_rows, active)
 
     def _pass(self, busy, looking: bool) -> int:
         """Visits all rows, then sweeps the active ones; returns how many these are."""
         for machine in busy:
             machine.begin_pass(looking)
-        totals = self._full_pass(busy, looking)
+        lookers = [machine for machine in busy if looking and not machine.newton]
+        totals = self._full_pass(busy, lookers)
         n_active = self._active.n_rows
         self._sweep_active()
-        if looking:
-            self._end_look(busy, totals)
+        self._end_look(lookers, totals)
+        for machine in busy:
+            if machine.newton:
+                machine.end_pass()
         return n_active
 
-    def _full_pass(self, busy, looking: bool) -> list:
-        """Returns what the machines see of all rows, if they look."""
-        totals, visiting = [0.0] * len(busy), self._spare // VISITING_SHARE
+    def _descend(self) -> None:
+        """Newton's method for all problems that are left, where it is due."""
+        size, n_rows, busy = self._stream.n_features + 1, self._stream.description.n_rows, self._busy
+        room = self._spare // 2 // max(1, len(busy))
+        if self._squared_loss and not self._descended and newton.ByPasses.fits(size, self._number, n_rows, room):
+            self._descended = True
+            self._spare -= len(busy) * newton.ByPasses.n_bytes(size)
+            for machine in busy:
+                machine.descend()
+
+    def _full_pass(self, busy, lookers) -> list:
+        """Returns what the machines that look see of all rows."""
+        totals, visiting = [0.0] * len(lookers), self._spare // VISITING_SHARE
         self._active = ActiveRows(self._stream.dtype, self._spare - visiting)
         most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * ROW.itemsize)
         for arena, _ in self._stream.arenas(self._number):
-            if looking:
-                self._look(arena.rows, busy, totals)
+            if lookers:
+                self._look(arena.rows, lookers, totals)
             for start in range(0, arena.n_rows, most_rows):
                 self._visit_part(arena.rows[start : start + most_rows], busy)
                 self.deadline.check()

@@ -15,6 +15,7 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.core import Certificate
 from llsvm.reader import ROW, Arena, arena_bytes, choose, groups, joined, rows_bytes, shuffle
+from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Course
 from llsvm.solvers.streaming import Streaming
@@ -45,13 +46,15 @@ BESIDE = max(Course.ROW_BYTES, ROW.itemsize + 1) + Copies.ROW_BYTES
 class Exact(Streaming):
     """Sweeps the active rows between passes."""
 
-    # Of tall data: the w of a sample, and the loss of the rows that have got the alphas that belong to it.
-    _start, _start_loss = None, 0.0
+    # The w of a sample of tall data, or that of Newton's method, and the loss of the rows that have got the alphas that
+    # belong to it.
+    _start, _start_loss, _newton = None, 0.0, None
     _visited_all = True  # in the pass before
 
     def __init__(self, problem, blocks):
         super().__init__(problem, blocks)
         self._active, self._slow, self._turn, self._began = self._new_active(), False, 0, time.perf_counter()
+        self._n_passes = 0
         self._bounds = self._box[(problem.signs > 0).astype(int), 0]
 
     def _smallest_group(self, sizes) -> int:
@@ -119,13 +122,15 @@ class Exact(Streaming):
         """Gives rows the alphas that belong to the w of the sample, if it holds for the first of them."""
         sums = np.zeros(3)
         self._look_at(rows, self._start, sums)
-        if not self._start_loss and not self._holds(sums[0] / len(rows)):
+        if not self._newton and not self._start_loss and not self._holds(sums[0] / len(rows)):
             self._start = None
             return
         self._start_loss += sums[0]
         self._adopt(rows, sums[1:], self.w)
         self._state[4:6] += sums[1:]
         self._state[7] += len(rows)
+        if self._newton:
+            self._newton.add(rows, self.problem, self._box, self._kind)
 
     def _visit(self, arena: Arena) -> None:
         if self._start is not None:
@@ -141,6 +146,8 @@ class Exact(Streaming):
 
     def _after_visit(self, arena: Arena) -> None:
         """Copies the active rows."""
+        if self._newton:
+            return
         rows = arena.rows
         chosen = np.empty(len(rows), bool)
         n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else SAMPLE_MARGIN, chosen.view(np.uint8))
@@ -187,7 +194,7 @@ class Exact(Streaming):
         self._visited_all = self._state[7] == self.blocks.n_rows
         if self._visited_all:
             self._n_active = self._active.n_rows
-        if done:
+        if done or self._descends():
             return
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
         sweeps = self.problem.inner or max(1, round(sweeps))
@@ -201,6 +208,28 @@ class Exact(Streaming):
         if self._start is not None:
             self._certify(self._start, self._start_loss)
             self._start = None
+
+    def _descends(self) -> bool:
+        """Newton's method, where it is due: a step a pass, in which all rows get the alphas of its w. True where there
+        is nothing else to be done after this pass."""
+        self._n_passes += 1
+        if self._newton:
+            self._certify(self._start, self._start_loss)
+            if self._is_done():
+                return True
+            if not self._newton.step(self._start_loss, self._start - self.w, self.deadline.check):
+                self._start = self._newton = None
+                self._renew_active()
+                return True
+        elif self._is_bounded() or not newton.ByPasses.fits(len(self.w), self._n_passes, self.blocks.n_rows,
+                                                            self._spare_bytes):
+            return False
+        else:
+            self._renew_active()
+            self._newton = newton.ByPasses(self.w if self.best_w is None else self.best_w)
+        self._start, self._start_loss = self._newton.w, 0.0
+        self.w[:], self._state[4:6] = 0.0, 0.0
+        return True
 
     def _sweep_round(self, number: int, sweeps: int, last: bool) -> float:
         """Sweeps all active rows, as many at a time as memory holds; returns what they have of the gap."""

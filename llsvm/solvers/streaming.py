@@ -114,7 +114,8 @@ class Streaming(DualCD):
         self._prepare()
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
-            snapshot = self.w.copy() if estimate <= WORTH_CERTIFYING * self.problem.tolerance else None
+            looking = self._last_w is self.w and estimate <= WORTH_CERTIFYING * self.problem.tolerance
+            snapshot = self.w.copy() if looking else None
             loss = self._pass(snapshot)
             self._is_first = False
             if snapshot is not None:
