@@ -373,22 +373,6 @@ def test_the_pipelines_in_the_readme_work(run, prepared, tmp_path):
         try_example(run, prepared, tmp_path / str(number), example)
 
 
-def test_the_transcript_in_the_readme_is_true(run, tmp_path):
-    for sample in (ROOT / "data").glob("sample.*"):
-        shutil.copy(sample, tmp_path)
-    shown = re.findall(r"(?m)^    \$ (.*)\n((?:    [^$].*\n)*)", (ROOT / "README.md").read_text())
-    assert len(shown) == 3
-    for command, output in shown:
-        finished = run(*command.split())
-        assert finished.returncode == 0
-        assert without_times(finished.stdout) == without_times(output)
-
-
-def without_times(text):
-    """Lines without margin, and without those that tell seconds and megabytes of one machine."""
-    return [line.strip() for line in text.splitlines() if not re.match(" *(time|peak memory) = ", line)]
-
-
 def try_example(run, prepared, folder, example):
     folder.mkdir()
     supply(folder, prepared, example)
