@@ -45,7 +45,12 @@ def budget(text: str | None) -> int:
     """--memory in bytes: half of what this process may use unless told."""
     from llsvm import memory
 
-    return memory.parse_size(text) if text else memory.usable() // 2
+    if text is None:
+        return memory.usable() // 2
+    size = memory.parse_size(text)
+    if size < memory.MB and text.strip().isdigit():
+        raise UsageError(f"--memory {text} is {size} bytes", f"did you mean {text.strip()}M?")
+    return size
 
 
 memory_option = click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  "
@@ -161,7 +166,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, many_labels, forc
     allowed = budget(memory)
     budgets.keep_freed_arrays()
     console.line(f"llsvm-split {' '.join(map(quoted, inputs))} -m {blocks} -o {quoted(output)} --seed {seed} "
-                 f"--precision {precision} --threads {threads} --memory {budgets.format_size(allowed)}")
+                 f"--precision {precision} --threads {threads} --memory {budgets.short_size(allowed)}")
     summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
                          force=force, threads=threads, memory=allowed, many_labels=many_labels, console=console)
     console.line(summary)

@@ -42,6 +42,11 @@ def format_size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TB"
 
 
+def short_size(n_bytes: float) -> str:
+    """As format_size, in the form that --memory takes."""
+    return format_size(n_bytes).replace(" ", "").removesuffix("B")
+
+
 def _cgroup_folders(controller: str):
     """(folder, version) on the way from this process's control group to the root, versions 1 and 2."""
     try:
@@ -137,7 +142,7 @@ def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2) 
     if needed > working(memory):
         classes = f" for {columns} classes" if columns > 1 else ""
         raise UsageError(
-            f"--memory {format_size(memory)} is too small: the weights of {n_features} features{classes} alone take "
+            f"--memory {short_size(memory)} is too small: the weights of {n_features} features{classes} alone take "
             f"{format_size(needed)}",
             f"--memory {enough(2 * needed)} would do",
         )
@@ -147,7 +152,7 @@ def room_beside(taken: int, memory: int, what: str) -> int:
     """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none."""
     left = working(memory) - taken
     if left < taken // 16:
-        raise UsageError(f"--memory {format_size(memory)} is too small: {what} take {format_size(taken)}",
+        raise UsageError(f"--memory {short_size(memory)} is too small: {what} take {format_size(taken)}",
                          f"at least --memory {enough(taken + taken // 8)} is needed")
     return left
 

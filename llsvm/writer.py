@@ -24,7 +24,7 @@ from llsvm.frames import (
     frame_checksum,
     payload_room,
 )
-from llsvm.memory import MB, enough, files_at_a_time, format_size
+from llsvm.memory import MB, enough, files_at_a_time, short_size
 from llsvm.pool import Pool
 from llsvm.sources import beside_windows
 
@@ -78,7 +78,7 @@ class Writer:
         self._most_nonzeros = self._largest // self._nonzero_bytes
         needed = 3 * LEAST_CHUNK * (n_blocks + IN_FLIGHT)
         if needed > max(memory, ALWAYS_THERE):
-            raise UsageError(f"-m {n_blocks} is too much for --memory {format_size(memory)}",
+            raise UsageError(f"-m {n_blocks} is too much for --memory {short_size(memory)}",
                              f"--memory {enough(beside_windows(needed, reserved))} would do, or fewer blocks")
         self._open = [_Chunk(0, 0, self._kind) for _ in range(n_blocks)]
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")

@@ -68,8 +68,8 @@ def test_the_first_line_echoes_the_configuration_on_stderr(run, here):
     assert first.startswith("llsvm-train ")
     for fragment in ("C 0.5", "tolerance 0.01", "bias 2", "3", "memory 300 MB", "threads 1", "seed 7", "rows 300"):
         assert fragment in first
-    first = run("llsvm-split", "data.txt", "-m", "7", "--seed", "5", "--force").stderr.splitlines()[0]
-    for fragment in ("llsvm-split data.txt", "-m 7", "--seed 5"):
+    first = run("llsvm-split", "data.txt", "-m", "7", "--seed", "5", "--memory", "2G", "--force").stderr.splitlines()[0]
+    for fragment in ("llsvm-split data.txt", "-m 7", "--seed 5", "--memory 2.0G"):
         assert fragment in first
 
 
@@ -766,6 +766,9 @@ def test_wrong_usage_exits_with_two_and_names_the_word(refuse, command, fragment
 @pytest.mark.parametrize(
     "command, message, hint",
     [
+        ("llsvm-train --memory 300 data.txt new", "--memory 300 is 300 bytes", "did you mean 300M?"),
+        ("llsvm-split --memory 300 data.txt", "--memory 300 is 300 bytes", "did you mean 300M?"),
+        ("llsvm-train --memory= data.txt new", "'' is not a memory size", "--memory 2G"),
         ("llsvm-train -c abc data.txt new", "-c abc: a number is needed", "llsvm-train --help"),
         ("llsvm-train --seed x data.txt new", "--seed x: a whole number is needed", "--help"),
         ("llsvm-train --seed -1 data.txt new", "--seed -1: a number from 0 to 2147483647 is needed", "--help"),

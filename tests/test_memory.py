@@ -21,6 +21,7 @@ from llsvm.memory import (
     format_size,
     parse_size,
     promised,
+    short_size,
     usable,
     usable_cores,
     working,
@@ -66,6 +67,12 @@ def test_what_is_no_size_is_refused_with_an_example(text):
 )  # fmt: skip
 def test_a_size_is_told_in_short(n_bytes, text):
     assert format_size(n_bytes) == text
+
+
+@pytest.mark.parametrize(("n_bytes", "text"), [(300, "300"), (1536, "1.5K"), (300 * MB, "300M"), (5 * GB // 2, "2.5G")])
+def test_a_size_can_be_given_back_as_it_was_told(n_bytes, text):
+    assert short_size(n_bytes) == text
+    assert parse_size(text) == n_bytes
 
 
 BUDGETS = st.one_of(st.integers(1, 4 * FLOOR), st.integers(1, 2**45))

@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, UsageError
 from llsvm.evaluate import total_loss
-from llsvm.memory import BUFFERS, enough, format_size
+from llsvm.memory import BUFFERS, enough, format_size, short_size
 from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import DualCD, float32_box, half_square
 
@@ -84,7 +84,7 @@ class Streaming(DualCD):
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
-            f"--memory {format_size(self.problem.memory)} is too small: the weights of {self.problem.n_features} "
+            f"--memory {short_size(self.problem.memory)} is too small: the weights of {self.problem.n_features} "
             f"features and the rows to work on take {format_size(needed)} at least",
             f"--memory {enough(needed)} would do" + self._other_way(),
         )
