@@ -62,6 +62,10 @@ class FeatureMap:
     def n_bytes(self) -> int:
         return sum(a.nbytes for a in (self._direct, self._hashed_ids, self._hashed_features, *self._known))
 
+    def allow(self, n_bytes: int) -> None:
+        """At least so many bytes for the table, whatever it was given first."""
+        self._memory = max(self._memory, n_bytes)
+
     def look_up(self, piece) -> None:
         """Numbers those ids of a piece that are known already; any thread may do so, while another numbers."""
         self._prepare(piece)

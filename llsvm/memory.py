@@ -136,15 +136,17 @@ def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2) -> int:
     return 8 * (n_features + 1) * (vectors * columns + 2)
 
 
-def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2) -> None:
-    """Refuses a budget in which the weights do not fit."""
+def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, known: bool = True) -> None:
+    """Refuses a budget in which the weights do not fit: of all features and classes, or, if these are not known, of
+    those so far."""
     needed = vector_bytes(n_features, columns, vectors)
     if needed > working(memory):
         classes = f" for {columns} classes" if columns > 1 else ""
+        would_do = f"--memory {enough(2 * needed)}"
         raise UsageError(
-            f"--memory {short_size(memory)} is too small: the weights of {n_features} features{classes} alone take "
-            f"{format_size(needed)}",
-            f"--memory {enough(2 * needed)} would do",
+            f"--memory {short_size(memory)} is too small: the weights of {n_features} features{classes}"
+            f"{'' if known else ', so far,'} alone take {format_size(needed)}",
+            f"{would_do} would do" if known else f"at least {would_do} is needed",
         )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from llsvm.core import (
     DataError,
     Deadline,
     Description,
+    LlsvmError,
     PassStats,
     Problem,
     Stopped,
@@ -37,6 +38,7 @@ from llsvm.writer import Writer
 TEMPORARY_BLOCKS = 16
 FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LONGEST_PATH = 4096
+READ_ON = 1 << 30  # bytes of text: as many are read only to say how much memory would do
 LOOK_SECONDS = 0.5  # beyond --time-limit, in which a certificate may still be found
 
 
@@ -300,8 +302,11 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         progress("reading", sum(source.position for source in sources), total)
         columns, vectors, row_bytes = _footprint(solver, config, len(labels.names))
         try:
-            memory.check_vectors(features.n_features, columns, config.memory, vectors)
+            memory.check_vectors(features.n_features, columns, config.memory, vectors, known=False)
         except UsageError as error:
+            del gatherer, block
+            rest = sum(source.size - source.position if source.size else np.inf for source in sources)
+            error = _refusal_of_all(blocks, labels, features, solver, config) if rest <= READ_ON else error
             many = too_many_labels(labels.n_rows, len(labels.names))
             rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
             raise UsageError(error.message + rows, error.hint) from None
@@ -321,6 +326,22 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     ids = np.asarray(features.ids)
     data = gatherer.finish(description, lambda: ids, n_bytes)
     return _as_stream(data, config) if solver.many_passes else data, None
+
+
+def _refusal_of_all(blocks, labels, features, solver, config: Config) -> UsageError:
+    """Of a budget in which the weights do not fit: reads the rest of the text, so that it names one that will do. Where
+    that cannot be read, or its ids do not fit, it is of what was read."""
+    known = False
+    features.allow(2 * memory.BUFFERS)  # of the floor: rows and weights are gone
+    with suppress(LlsvmError):
+        for _ in blocks:
+            pass
+        known = True
+    columns, vectors, _ = _footprint(solver, config, len(labels.names))
+    try:
+        memory.check_vectors(features.n_features, columns, config.memory, vectors, known)
+    except UsageError as error:
+        return error
 
 
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Nameless:

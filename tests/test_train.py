@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from conftest import files_open_in
 from liblinear import liblinearutil
 from problems import arrays, make_noisy_rows, make_rows, objective, read_model, split, write_text
 
+from llsvm import cli, train
 from llsvm import model as models
-from llsvm import train
 from llsvm.blockset import BlockSet
-from llsvm.core import DataError, LlsvmError
+from llsvm.core import DataError, LlsvmError, UsageError
 from llsvm.evaluate import Predictor
 
 NUMBERS = {"dual": 3, "dual-l2": 1}
@@ -358,3 +359,37 @@ def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, 
         assert run_in(folder, "llsvm-train", "-q", *words).returncode == 0
         found.add((folder / "model").read_bytes())
     assert len(found) == 1
+
+
+# --- hints on --memory
+
+
+@pytest.fixture(scope="module")
+def late_features(tmp_path_factory):
+    """Text whose features, 60,000, and classes, 8, turn up one by one: its first lines tell little of what w takes."""
+    rows = (f"{min(7, row // 500)} " + " ".join(f"{10 * row + j}:1" for j in range(1, 11)) + "\n"
+            for row in range(6000))
+    path = tmp_path_factory.mktemp("late") / "late.txt"
+    path.write_text("".join(rows))
+    return path
+
+
+def refusal_under(memory, path, model):
+    with pytest.raises(UsageError, match="too small") as refusal:
+        cli.train([str(path), str(model), "-q", "--memory", memory], standalone_mode=False)
+    return refusal.value
+
+
+@pytest.mark.parametrize("memory", ["1M", "3M", "8M"])
+def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, memory):
+    refusal = refusal_under(memory, late_features, tmp_path / "model")
+    assert "the weights of 60000 features for 8 classes alone" in refusal.message
+    memory = re.fullmatch(r"--memory (\S+) would do", refusal.hint)[1]
+    cli.train([str(late_features), str(tmp_path / "model"), "-q", "--memory", memory], standalone_mode=False)
+
+
+def test_what_is_too_long_to_be_read_on_is_told_so_far(late_features, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "READ_ON", 0)
+    refusal = refusal_under("1M", late_features, tmp_path / "model")
+    assert re.search(r"features for . classes, so far, alone", refusal.message)
+    assert re.fullmatch(r"at least --memory \S+ is needed", refusal.hint)

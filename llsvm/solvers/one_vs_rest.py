@@ -120,7 +120,7 @@ class OneVsRest:
             self._machines.append(self._copy(self._machines[0], 1, -1.0))
         while 2 < len(labels) > len(self._machines):
             self._machines.append(self._copy(self._others[0], len(self._machines), 1.0))
-        check_vectors(stream.n_features, len(self._machines), config.memory, self.vectors)
+        check_vectors(stream.n_features, len(self._machines), config.memory, self.vectors, stream.labels_known)
         if self._met == (known := (len(labels), stream.n_features)):
             return
         self._met = known
