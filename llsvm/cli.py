@@ -190,7 +190,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, many_labels, forc
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Order of the visits.")
 @click.option("--max-passes", type=click.IntRange(1), default=10000, show_default=True, help="Stop after as many.")
 @click.option("--time-limit", type=float, metavar="SECONDS",
-              help="Stop after the pass that exceeds it, counted from the start of training.")
+              help="Stop where it is over, within a pass too, counted from the start of training.")
 @click.option("--inner", metavar="N|auto",
               help="Sweeps: of a block (-s block), or auto, until LIBLINEAR's condition holds in it; of a sub-problem "
                    "(-s shrink).  [default: 1; shrink: 12]")
