@@ -325,15 +325,17 @@ ENDS = [
 def test_training_that_ends_early_says_why_and_certifies_the_rest(texts, fit, best, place, reason, options, n_passes):
     fitted = fit(texts.blocks, bias=1.0, tolerance=1e-9, memory=texts.tenth if place == "disk" else LARGE, **options)
     outcome, reference = fitted.outcome, best("dual", 1.0, 1.0)
-    assert (outcome.reason, outcome.stats.number, len(fitted.passes)) == (reason, n_passes, n_passes)
+    cut_short = reason == "time" and place == "disk"  # between two groups of rows
+    assert (outcome.reason, outcome.stats.number, len(fitted.passes)) == (reason, n_passes, n_passes - cut_short)
     assert outcome.stats.certified
     assert outcome.stats.gap == outcome.certificate.relative_gap > 1e-9
     assert objective(texts.X, texts.y, fitted.model) == pytest.approx(outcome.certificate.primal, rel=1e-9)
     assert outcome.certificate.dual <= reference * (1 + 1e-9) <= outcome.certificate.primal * (1 + 2e-9)
 
 
-@pytest.mark.parametrize("options", [{"max_passes": 1}, {"time_limit": 1e-9}])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "options"), [
+    ("memory", {"max_passes": 1}), ("disk", {"max_passes": 1}), ("memory", {"time_limit": 1e-9}),
+])  # fmt: skip
 def test_a_last_pass_that_reaches_the_tolerance_has_converged(texts, fit, place, options):
     fitted = fit(texts.blocks, tolerance=0.9, memory=texts.tenth if place == "disk" else LARGE, **options)
     assert fitted.outcome.reason == "converged"
