@@ -63,13 +63,13 @@ cdef inline void rescale(State* state, double factor, double[::1] v) noexcept no
 
 def visit(
     const Row[::1] rows, const int32_t[::1] order, State[::1] states, Row[::1] held, double[::1] v, double bias,
-    const double[::1] signs, const double[::1] slacks, double[::1] spread, double[:, ::1] work, const value_t[::1] kind
+    const double[:, ::1] codes, double[::1] spread, double[:, ::1] work, const value_t[::1] kind
 ):
     """Visits rows[order] once, changing v and the state; rows outside wait in held, if that has space for more than
     one.
 
-    signs[code] = y; slacks[0] is d_i of rows with y < 0, slacks[1] of the others. spread: zeros, a number a feature,
-    and work: (L + 1, L + 6), both empty where held has one place. kind is any array of the value type.
+    codes[code] = (y, U, d). spread: zeros, a number a feature, and work: (L + 1, L + 6), both empty where held has one
+    place. kind is any array of the value type.
     """
     cdef State* state = &states[0]
     cdef const Row* row
@@ -80,8 +80,8 @@ def visit(
         for s in range(n_visits):
             look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
-            y = signs[row.code]
-            d = slacks[y > 0]
+            y = codes[row.code, 0]
+            d = codes[row.code, 2]
             square = row_square(row, &kind[0]) + bias * bias
             if state.moves == 0:
                 row_axpy(y, row, &v[0], &kind[0])
@@ -98,7 +98,7 @@ def visit(
                 held[state.held] = row[0]
                 state.held += 1
                 if state.held == held.shape[0]:
-                    enclose(state, held, v, bias, signs, slacks, spread, work, kind)
+                    enclose(state, held, v, bias, codes, spread, work, kind)
                 continue
             step = 0.5 * (1 - state.radius / distance)
             rescale(state, 1 - step, v)
@@ -111,16 +111,16 @@ def visit(
 
 
 def enclose_held(
-    State[::1] states, Row[::1] held, double[::1] v, double bias, const double[::1] signs, const double[::1] slacks,
+    State[::1] states, Row[::1] held, double[::1] v, double bias, const double[:, ::1] codes,
     double[::1] spread, double[:, ::1] work, const value_t[::1] kind
 ):
     """Encloses the rows that wait, however few."""
     with nogil:
-        enclose(&states[0], held, v, bias, signs, slacks, spread, work, kind)
+        enclose(&states[0], held, v, bias, codes, spread, work, kind)
 
 
 cdef void enclose(
-    State* state, Row[::1] held, double[::1] v, double bias, const double[::1] signs, const double[::1] slacks,
+    State* state, Row[::1] held, double[::1] v, double bias, const double[:, ::1] codes,
     double[::1] spread, double[:, ::1] work, const value_t[::1] kind
 ) noexcept nogil:
     cdef int64_t n = state.held + 1, size = work.shape[0], i, j, k, last = v.shape[0] - 1
@@ -130,7 +130,7 @@ cdef void enclose(
     cdef int64_t mask, z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
     for i in range(1, n):
         values, mask = row_values(&held[i - 1], &kind[0]), value_mask(&held[i - 1])
-        y = signs[held[i - 1].code]
+        y = codes[held[i - 1].code, 0]
         work[i, sign] = y
         work[i, product] = y * state.scale * (row_dot(&v[0], &held[i - 1], &kind[0]) + v[last] * bias)
         for k in range(held[i - 1].length):
@@ -140,7 +140,7 @@ cdef void enclose(
             G[i, j] = G[j, i] = value + y * work[j, sign] * bias * bias
         for k in range(held[i - 1].length):
             spread[row_feature(&held[i - 1], k)] = 0
-        G[i, i] += slacks[y > 0]
+        G[i, i] += codes[held[i - 1].code, 2]
     for i in range(1, n):
         for j in range(1, n):
             G[i, j] += centre - work[i, product] - work[j, product]
@@ -157,7 +157,7 @@ cdef void enclose(
             y = work[i, z] * work[i, sign] / state.scale
             row_axpy(y, &held[i - 1], &v[0], &kind[0])
             v[last] += y * bias
-            state.slack += work[i, z] * work[i, z] * slacks[work[i, sign] > 0]
+            state.slack += work[i, z] * work[i, z] * codes[held[i - 1].code, 2]
     state.square = max(0.0, centre + 2 * moved + inner - state.slack)
     state.radius = r
     state.moves += 1

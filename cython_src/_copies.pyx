@@ -17,7 +17,7 @@ from libc.math cimport fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, SMALLEST, Visits, begin, move_kept, square_of
+from _dual cimport SHRINK, SMALLEST, State, Visits, begin, go_on_from, move_kept, square_of
 from _dual cimport end as end_visits
 from _sparse cimport ROWS_AHEAD, TABLE_AHEAD, Row, prefetch_near, row_size, row_axpy, row_dot, value_t
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
@@ -31,6 +31,7 @@ cdef struct Plan:
     int64_t start
     int64_t end
     int64_t stretch
+    int64_t n_helpers
     int64_t n_threads
     int64_t n_features
     double* w
@@ -87,12 +88,11 @@ cdef inline int64_t size_of_batch(const Plan* plan, int64_t start, int64_t t, in
 
 
 cdef inline void foretell(const Visits* v, const Entry* entry, Pull* pull) noexcept nogil:
-    cdef double y = v.signs[entry.code], Q, sway = y * v.bias
-    cdef const double* box = &v.box[2 * (y > 0)]
-    cdef double down = sway * -entry.alpha, up = sway * (box[0] - entry.alpha)
-    Q = entry.square + box[1]
+    cdef double y = v.codes[entry.code].y, U = v.codes[entry.code].U, d = v.codes[entry.code].d, Q, sway = y * v.bias
+    cdef double down = sway * -entry.alpha, up = sway * (U - entry.alpha)
+    Q = entry.square + d
     sway = sway / Q if Q > 0 else 0
-    pull.constant = sway * (1 - box[1] * entry.alpha - y * entry.product)
+    pull.constant = sway * (1 - d * entry.alpha - y * entry.product)
     pull.slope = sway * y * v.bias
     pull.lowest = min(down, up)
     pull.highest = max(down, up)
@@ -164,7 +164,7 @@ cdef inline double decide(
     """
     cdef Visits* v = &desk.v
     cdef const Entry* entry
-    cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, steps = 0, side
+    cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, steps = 0
     cdef double y, U, d, Q, G, old, new, change, slack, best, loss, projected
     cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, visits = 0, bias_change = 0
     cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
@@ -173,10 +173,9 @@ cdef inline double decide(
     for k in range(size_of_batch(plan, start, t, number)):
         entry = &desk.batches[number % SLOTS][k]
         old = entry.alpha
-        y = v.signs[entry.code]
-        side = y > 0
-        U = v.box[2 * side]
-        d = v.box[2 * side + 1]
+        y = v.codes[entry.code].y
+        U = v.codes[entry.code].U
+        d = v.codes[entry.code].d
         Q = entry.square + d
         G = y * (entry.product + weight * bias) - 1
         weight = pull_bias(&desk.pulls[number % SLOTS][k], weight)
@@ -184,9 +183,8 @@ cdef inline double decide(
         best = min(U, slack / d) if d > 0 else U
         loss = best * (slack - 0.5 * d * best)
         gap += loss + old * (G + 0.5 * d * old)
-        if entry.slot >= v.count_from:
-            visits += 1
-            losses += loss
+        visits += 1
+        losses += loss
         G += old * d
         is_low = (old == 0) & (G > 0)
         is_high = (old == U) & (G < 0)
@@ -321,9 +319,12 @@ cdef inline void add_up(Visits* all, const Visits* v) noexcept nogil:
     all.steps += v.steps
 
 
-def convene(uint8_t[::1] memory):
-    """Before a sweep: nobody has arrived."""
-    convene_meeting(&(<Office*>&memory[0]).meeting)
+def convene(uint8_t[::1] memory, int64_t stretch, int64_t n_helpers):
+    """Before a sweep: nobody has arrived. A thread has a stretch of so many rows a round; so many others will come."""
+    cdef Office* office = <Office*>&memory[0]
+    convene_meeting(&office.meeting)
+    office.plan.stretch = stretch
+    office.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
@@ -342,26 +343,23 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, int64_t kept, int64_t count_from, double[::1] w,
-    double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks, int64_t stretch,
-    int64_t n_helpers
+    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, double[::1] w, const double[:, ::1] codes,
+    State[::1] state, const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks
 ):
-    """Visits rows[order[start .. end-1]], of whose predecessors so many were kept. As sweep of _dual_cd.pyx.
+    """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
     memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
-    the order. A thread has a stretch of so many rows a round.
-    state[10] is what the steps should add to D. If start is not 0 the sweep goes on, and so do the sums of its state.
-    Returns (rows kept so far, whether the other threads were there to the end).
+    the order. If start is not 0 the sweep goes on, and so do the sums of its state. Returns whether the other threads
+    were there to the end.
     """
     cdef Office* office = <Office*>&memory[0]
+    cdef State* found = &state[0]
     cdef Visits all
     cdef int64_t t
     cdef bint helped
-    begin(&all, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    begin(&all, rows, order, w, codes, found)
     office.plan.start = start
     office.plan.end = end
-    office.plan.stretch = stretch
     office.plan.n_threads = copies.shape[0]
     office.plan.n_features = copies.shape[1]
     office.plan.w = &w[0]
@@ -372,18 +370,15 @@ def sweep(
         office.desks[t].v.w = &copies[t, 0]
         office.desks[t].gain = 0
     with nogil:
-        helped = work(&office.plan, office, 0, not begin_together(&office.meeting, 0, n_helpers), &kind[0])
+        helped = work(&office.plan, office, 0, not begin_together(&office.meeting, 0, office.plan.n_helpers), &kind[0])
     w[all.last_weight] = office.plan.weight
-    state[10] = 0
+    found.expected = 0
     for t in range(copies.shape[0]):
         add_up(&all, &office.desks[t].v)
-        state[10] += office.desks[t].gain
+        found.expected += office.desks[t].gain
     if start:
-        all.highest = max(all.highest, state[2])
-        all.lowest = min(all.lowest, state[3])
-        all.gap += state[8]
-        all.steps += state[9]
-    end_visits(&all, state)
+        go_on_from(&all, found)
+    end_visits(&all, found)
     with nogil:
-        kept = move_kept(all.order, &marks[start], start, end, kept)
-    return kept, helped
+        found.kept = move_kept(all.order, &marks[start], start, end, found.kept)
+    return helped

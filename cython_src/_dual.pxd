@@ -17,6 +17,37 @@ cdef extern from *:
     const double SMALLEST "LLSVM_SMALLEST"  # projected gradients that ask for a step are larger
 
 
+# What is true of the rows of a label code in a problem: y, and the bounds 0 <= alpha <= U and curvature d of its loss.
+cdef struct Code:
+    double y
+    double U
+    double d
+
+
+# Of one problem: what sweeps need to know beside rows and w, and what they find.
+# bias: the value of the bias feature. highest_before, lowest_before: bounds for shrinking, from the sweep before.
+# Of the last sweep: highest and lowest projected gradient; gap, what the rows visited have in the duality gap:
+# loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2); steps, rows that needed one; expected, what steps of threads together
+# should add to D; kept, rows that stay active. Summed over sweeps: the changes of sum a and of sum d a^2 / 2, losses
+# met, visits. round_alpha keeps alphas representable in float32; with shrink, rows that have stayed at a bound leave.
+cdef struct State:
+    double bias
+    double highest_before
+    double lowest_before
+    double highest
+    double lowest
+    double gap
+    double steps
+    double expected
+    double sum_alpha
+    double sum_square
+    double losses
+    double visits
+    int64_t kept
+    int64_t round_alpha
+    int64_t shrink
+
+
 # The problem, and what visits have found.
 cdef struct Visits:
     Row* rows
@@ -24,11 +55,9 @@ cdef struct Visits:
     double* w
     int64_t last_weight
     double bias
-    const double* signs
-    const double* box
+    const Code* codes
     bint round_alpha
     bint shrink
-    int64_t count_from
     double highest_before
     double lowest_before
 
@@ -42,7 +71,7 @@ cdef struct Visits:
     double steps
 
 
-# A row at one w: y and its box, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
+# A row at one w: y and its bounds, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
 cdef struct Seen:
     double y
     double U
@@ -54,35 +83,40 @@ cdef struct Seen:
 
 
 cdef inline void begin(
-    Visits* v, Row[::1] rows, int32_t[::1] order, double[::1] w, double bias, const double[::1] signs,
-    const double[:, ::1] box, bint round_alpha, bint shrink, int64_t count_from, const double[::1] state
+    Visits* v, Row[::1] rows, int32_t[::1] order, double[::1] w, const double[:, ::1] codes, const State* state
 ) noexcept:
     v.rows = &rows[0] if rows.shape[0] else NULL
     v.order = &order[0] if order.shape[0] else NULL
     v.w = &w[0]
     v.last_weight = w.shape[0] - 1
-    v.bias = bias
-    v.signs = &signs[0]
-    v.box = &box[0, 0]
-    v.round_alpha = round_alpha
-    v.shrink = shrink
-    v.count_from = count_from
-    v.highest_before = state[0]
-    v.lowest_before = state[1]
+    v.bias = state.bias
+    v.codes = <const Code*>&codes[0, 0]
+    v.round_alpha = state.round_alpha
+    v.shrink = state.shrink
+    v.highest_before = state.highest_before
+    v.lowest_before = state.lowest_before
     v.highest = -INFINITY
     v.lowest = INFINITY
     v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = v.steps = 0
 
 
-cdef inline void end(const Visits* v, double[::1] state) noexcept:
-    state[2] = v.highest
-    state[3] = v.lowest
-    state[4] += v.sum_alpha
-    state[5] += v.sum_square
-    state[6] += v.losses
-    state[7] += v.visits
-    state[8] = v.gap
-    state[9] = v.steps
+cdef inline void end(const Visits* v, State* state) noexcept:
+    state.highest = v.highest
+    state.lowest = v.lowest
+    state.gap = v.gap
+    state.steps = v.steps
+    state.sum_alpha += v.sum_alpha
+    state.sum_square += v.sum_square
+    state.losses += v.losses
+    state.visits += v.visits
+
+
+cdef inline void go_on_from(Visits* v, const State* state) noexcept:
+    """The sweep goes on: what it found before belongs to it."""
+    v.highest = max(v.highest, state.highest)
+    v.lowest = min(v.lowest, state.lowest)
+    v.gap += state.gap
+    v.steps += state.steps
 
 
 cdef inline double loss(double G, double U, double d) noexcept nogil:
@@ -93,9 +127,7 @@ cdef inline double loss(double G, double U, double d) noexcept nogil:
 
 cdef inline int8_t judge(const Visits* v, uint16_t code, double old, double product, Seen* seen) noexcept nogil:
     """What a row of this label with this alpha is where w.x, the bias included, is the product; what it needs."""
-    cdef double y = v.signs[code], G
-    cdef int64_t side = y > 0
-    cdef double U = v.box[2 * side], d = v.box[2 * side + 1]
+    cdef double y = v.codes[code].y, U = v.codes[code].U, d = v.codes[code].d, G
     G = y * product - 1
     seen.y = y
     seen.U = U

@@ -16,13 +16,16 @@ import numpy as np
 from libc.math cimport INFINITY
 from libc.stdint cimport int8_t, int32_t, int64_t
 
-from _dual cimport SHRINK, STEP, Seen, Visits, begin, end, look, step
+from _dual cimport SHRINK, STEP, Code, Seen, State, Visits, begin, end, look, step
 from _sparse cimport Ahead, Row, look_ahead, row_axpy, value_t
+
+cdef State _state
+STATE = np.asarray(<State[:1]>&_state).dtype
 
 
 cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) noexcept nogil:
     """One thread alone; returns the number of rows that stay active, which are the first of order then."""
-    cdef int64_t s, kept = 0, count_from = v.count_from
+    cdef int64_t s, kept = 0
     cdef int32_t slot
     cdef Row* rows = v.rows
     cdef int32_t* order = v.order
@@ -30,15 +33,13 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     cdef Seen seen
     cdef int8_t mark
     cdef double highest = -INFINITY, lowest = INFINITY
-    cdef double sum_alpha = 0, sum_square = 0, losses = 0, visits = 0, gap = 0, steps = 0
+    cdef double sum_alpha = 0, sum_square = 0, losses = 0, gap = 0, steps = 0
     for s in range(active):
         look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
         slot = order[s]
         mark = look(v, &rows[slot], &seen, kind)
         gap += seen.gap
-        if slot >= count_from:
-            visits += 1
-            losses += seen.loss
+        losses += seen.loss
         if mark == SHRINK:
             continue
         order[s] = order[kept]
@@ -54,38 +55,31 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     v.sum_alpha = sum_alpha
     v.sum_square = sum_square
     v.losses = losses
-    v.visits = visits
+    v.visits = active
     v.gap = gap
     v.steps = steps
     return kept
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
-    const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
+    Row[::1] rows, int32_t[::1] order, int64_t active, double[::1] w, const double[:, ::1] codes, State[::1] state,
     const value_t[::1] kind
 ):
     """Visits rows[order[0 .. active-1]], changing w, alpha and gradient in place.
 
-    signs[code] = y. box[0] is of the rows with y < 0, box[1] of the others: (U, d). round_alpha keeps alpha
-    representable in float32. With shrink, rows that have stayed at a bound leave the first `active` entries of order.
-    kind is any array of the value type.
-    state = [largest and smallest projected gradient of the sweep before, of this sweep,
-             change of sum a, change of sum d a^2 / 2, sum of losses met in slots from count_from, visits of those,
-             what the rows visited have in the duality gap: loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2),
-             rows that needed a step].
-    Returns the new number of active rows.
+    codes[code] = (y, U, d). kind is any array of the value type. Returns the new number of active rows: with
+    state.shrink, rows that have stayed at a bound leave the first `active` entries of order.
     """
     cdef Visits v
-    begin(&v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    begin(&v, rows, order, w, codes, &state[0])
     with nogil:
         active = visit_all(&v, active, &kind[0])
-    end(&v, state)
+    end(&v, &state[0])
     return active
 
 
 def survey(
-    Row[::1] rows, double[::1] w, double bias, const double[::1] signs, const double[:, ::1] box, double[::1] sums,
+    Row[::1] rows, const double[::1] w, const double[:, ::1] codes, double bias, double[::1] sums,
     const value_t[::1] kind
 ):
     """Looks at all rows at one w, changing their gradients alone. Arguments as in sweep.
@@ -96,8 +90,11 @@ def survey(
     cdef Seen seen
     cdef int64_t r
     cdef double before, losses = 0, gap = 0, changes = 0
-    cdef int32_t[::1] order = np.empty(0, np.int32)
-    begin(&v, rows, order, w, bias, signs, box, False, False, 0, np.zeros(11))
+    v.w = <double*>&w[0]  # which is only read
+    v.last_weight = w.shape[0] - 1
+    v.bias = bias
+    v.codes = <const Code*>&codes[0, 0]
+    v.shrink = False
     with nogil:
         for r in range(rows.shape[0]):
             before = rows[r].gradient
@@ -111,8 +108,7 @@ def survey(
 
 
 def select(
-    const Row[::1] rows, int32_t first, const double[::1] signs, const double[:, ::1] box, double margin,
-    int32_t[::1] order
+    const Row[::1] rows, int32_t first, const double[:, ::1] codes, double margin, int32_t[::1] order
 ):
     """The slots, from `first` on, of the rows whose alpha is free or at the wrong bound, or whose gradient is within
     the margin: into order; returns how many there are."""
@@ -121,7 +117,7 @@ def select(
     with nogil:
         for r in range(rows.shape[0]):
             alpha = rows[r].alpha
-            U = box[signs[rows[r].code] > 0, 0]
+            U = codes[rows[r].code, 1]
             G = rows[r].gradient
             order[n] = first + <int32_t>r
             n += 0 < alpha < U or -margin <= G <= margin or (G < 0 if alpha == 0 else G > 0)
@@ -129,8 +125,8 @@ def select(
 
 
 def adopt(
-    Row[::1] rows, double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, double[::1] sums,
-    double[::1] change, const value_t[::1] kind
+    Row[::1] rows, const double[:, ::1] codes, double bias, bint round_alpha, double[::1] sums, double[::1] change,
+    const value_t[::1] kind
 ):
     """Gives every row the alpha that its loss has at the w of a survey: 0 <= a <= U where a z - d a^2 / 2 is largest.
 
@@ -140,9 +136,9 @@ def adopt(
     cdef double y, U, d, z, alpha, sum_alpha = 0, sum_square = 0
     with nogil:
         for r in range(rows.shape[0]):
-            y = signs[rows[r].code]
-            U = box[y > 0, 0]
-            d = box[y > 0, 1]
+            y = codes[rows[r].code, 0]
+            U = codes[rows[r].code, 1]
+            d = codes[rows[r].code, 2]
             z = d * rows[r].alpha - rows[r].gradient
             alpha = 0 if z <= 0 else (U if U * d <= z else z / d)
             if round_alpha:
@@ -166,8 +162,7 @@ def read_alphas(const Row[::1] rows, const int32_t[::1] slots, double[::1] alpha
 
 
 def measure_course(
-    const Row[::1] rows, const int32_t[::1] slots, const double[::1] before, const double[::1] signs,
-    const double[:, ::1] box
+    const Row[::1] rows, const int32_t[::1] slots, const double[::1] before, const double[:, ::1] codes
 ):
     """Of the change c of alphas since they were `before`: (sum c (1 - d a), sum d c^2)."""
     cdef int64_t k
@@ -176,7 +171,7 @@ def measure_course(
     with nogil:
         for k in range(slots.shape[0]):
             row = &rows[slots[k]]
-            d = box[signs[row.code] > 0, 1]
+            d = codes[row.code, 2]
             change = row.alpha - before[k]
             slope += change * (1 - d * row.alpha)
             curvature += d * change * change
@@ -184,15 +179,16 @@ def measure_course(
 
 
 def go_on(
-    Row[::1] rows, const int32_t[::1] slots, const double[::1] before, double share, double[::1] w, double bias,
-    const double[::1] signs, const double[:, ::1] box, bint round_alpha, double[::1] state, const value_t[::1] kind
+    Row[::1] rows, const int32_t[::1] slots, const double[::1] before, double share, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind
 ):
-    """Alphas change by this share of their change since they were `before`, but stay in the box.
+    """Alphas change by this share of their change since they were `before`, but stay within their bounds.
 
-    w has made that change already, as if there were no box; state as in sweep.
+    w has made that change already, as if there were no bounds; state as in sweep.
     """
     cdef int64_t k, last = w.shape[0] - 1
-    cdef double y, d, old, wanted, new, sum_alpha = 0, sum_square = 0
+    cdef double y, d, old, wanted, new, bias = state[0].bias, sum_alpha = 0, sum_square = 0
+    cdef bint round_alpha = state[0].round_alpha
     cdef Row* row
     with nogil:
         for k in range(slots.shape[0]):
@@ -200,10 +196,10 @@ def go_on(
             old = row.alpha
             if old == before[k]:
                 continue
-            y = signs[row.code]
-            d = box[y > 0, 1]
+            y = codes[row.code, 0]
+            d = codes[row.code, 2]
             wanted = old + share * (old - before[k])
-            new = min(max(wanted, 0.0), box[y > 0, 0])
+            new = min(max(wanted, 0.0), codes[row.code, 1])
             if round_alpha:
                 new = <double><float>new
             if new != wanted:
@@ -212,5 +208,5 @@ def go_on(
             row.alpha = new
             sum_alpha += new - old
             sum_square += 0.5 * d * (new - old) * (new + old)
-    state[4] += sum_alpha
-    state[5] += sum_square
+    state[0].sum_alpha += sum_alpha
+    state[0].sum_square += sum_square

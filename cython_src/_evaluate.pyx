@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
+from _dual cimport loss
 from _sparse cimport Row, dense_dot_double, row_dot, value_t
 
 cdef enum:
@@ -24,29 +25,23 @@ def dot(const double[::1] a, const double[::1] b):
 
 
 def losses(
-    const Row[::1] rows, const double[::1] w, double bias, const double[::1] signs, const double[:, ::1] box,
-    const value_t[::1] kind
+    const Row[::1] rows, const double[::1] w, double bias, const double[:, ::1] codes, const value_t[::1] kind
 ):
-    """sum_i loss_i(1 - y_i w.x_i) over rows; arguments as in _dual_cd.sweep."""
-    cdef int64_t r, side
-    cdef double total = 0, y, z, U, d, best
+    """sum_i loss_i(1 - y_i w.x_i) over rows; codes as in _dual_cd.sweep."""
+    cdef int64_t r
+    cdef double total = 0, z
     cdef const Row* row
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            y = signs[row.code]
-            side = y > 0
-            U = box[side, 0]
-            d = box[side, 1]
-            z = 1 - y * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
+            z = 1 - codes[row.code, 0] * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
             if z > 0:
-                best = U if U * d <= z else z / d
-                total += best * (z - 0.5 * d * best)
+                total += loss(-z, codes[row.code, 1], codes[row.code, 2])
     return total
 
 
 def ray(
-    const Row[::1] rows, const double[::1] w, double bias, const double[::1] signs, const double[::1] costs,
+    const Row[::1] rows, const double[::1] w, double bias, const double[:, ::1] codes,
     double[:, ::1] sums, const value_t[::1] kind
 ):
     """Adds to sums (FACTORS, 3) what the losses of rows on the ray s w, s >= 0, are made of.
@@ -60,8 +55,8 @@ def ray(
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            y = signs[row.code]
-            C = costs[y > 0]
+            y = codes[row.code, 0]
+            C = 0.5 / codes[row.code, 2] if codes[row.code, 2] > 0 else codes[row.code, 1]
             margin = y * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
             place = FACTORS - 1
             if margin > 0:

@@ -10,7 +10,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, STEP, Seen, Visits, begin, look, move_kept, step
+from _dual cimport SHRINK, STEP, Seen, State, Visits, begin, look, move_kept, step
 from _dual cimport end as end_visits
 from _sparse cimport TABLE_AHEAD, Ahead, Row, ask_for_entry, look_ahead, value_t
 from _threads cimport count, load, publish, replace, rest
@@ -51,7 +51,7 @@ SHARED_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Shared), LARGEST_BATCH, TILES
 
 
 cdef inline bint is_free(const Visits* v, const Row* row) noexcept nogil:
-    return 0 < row.alpha < v.box[2 * (v.signs[row.code] > 0)]
+    return 0 < row.alpha < v.codes[row.code].U
 
 
 cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
@@ -79,9 +79,8 @@ cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const
         mark = look(v, &v.rows[chosen[s]], &seen, kind)
         marks[places[s]] = mark
         gap += seen.gap
-        if chosen[s] >= v.count_from:
-            visits += 1
-            losses += seen.loss
+        visits += 1
+        losses += seen.loss
         if mark != SHRINK:
             highest = max(highest, seen.projected)
             lowest = min(lowest, seen.projected)
@@ -147,9 +146,8 @@ cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, con
         look(v, row, &seen, kind)
         if marks[k] == FREE:
             v.gap += seen.gap
-            if chosen[k] >= v.count_from:
-                v.visits += 1
-                v.losses += seen.loss
+            v.visits += 1
+            v.losses += seen.loss
             v.highest = max(v.highest, seen.projected)
             v.lowest = min(v.lowest, seen.projected)
         step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
@@ -168,8 +166,7 @@ def dismiss(uint8_t[::1] shared):
 
 
 def sweep_together(
-    Row[::1] rows, int32_t[::1] order, int64_t active, int64_t count_from, double[::1] w, double bias,
-    const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
+    Row[::1] rows, int32_t[::1] order, int64_t active, double[::1] w, const double[:, ::1] codes, State[::1] state,
     const value_t[::1] kind, uint8_t[::1] memory, double[::1] w_before, int64_t most, bint leading
 ):
     """As sweep of _dual_cd.pyx, by all threads that call it with the same arguments; one is leading, and returns.
@@ -182,14 +179,14 @@ def sweep_together(
     cdef Batch* batch
     cdef int64_t rests = 0, kept = 0, start
     cdef bint copying = &w_before[0] != &w[0]
-    begin(&looking, rows, order, w_before, bias, signs, box, round_alpha, shrink, count_from, state)
+    begin(&looking, rows, order, w_before, codes, &state[0])
     if not leading:
         with nogil:
             while load(&shared.limit) >= 0:
                 if not take_tile(&looking, shared, &kind[0]):
                     rest(&rests)
         return 0
-    begin(&stepping, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    begin(&stepping, rows, order, w, codes, &state[0])
     with nogil:
         batch = &shared.batches[shared.open]  # empty
         while True:
@@ -199,7 +196,7 @@ def sweep_together(
                 open_batch(shared, start, min(start + most, active))
             sum_tiles(&stepping, batch)
             visit_marked(&stepping, shared, batch, &kind[0])
-            if shrink:
+            if stepping.shrink:
                 kept = move_kept(stepping.order, &batch.marks[0], batch.start, batch.end, kept)
             if start == active:
                 break
@@ -211,5 +208,5 @@ def sweep_together(
                 rest(&rests)
             batch = &shared.batches[shared.open]
         publish(&shared.limit, -1)
-    end_visits(&stepping, state)
-    return kept if shrink else active
+    end_visits(&stepping, &state[0])
+    return kept if stepping.shrink else active

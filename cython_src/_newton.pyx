@@ -12,7 +12,7 @@ from _sparse cimport Row, row_axpy, row_dot, row_feature, row_values, value_mask
 
 
 def add_products(
-    const Row[::1] rows, const double[::1] v, double bias, const double[::1] signs, const double[:, ::1] box,
+    const Row[::1] rows, const double[::1] v, double bias, const double[:, ::1] codes,
     double[::1] out, const value_t[::1] kind
 ):
     """out += (H - I) v, for these rows."""
@@ -23,13 +23,13 @@ def add_products(
         for r in range(rows.shape[0]):
             row = &rows[r]
             if row.alpha > 0:
-                share = (row_dot(&v[0], row, &kind[0]) + v[last] * bias) / box[signs[row.code] > 0, 1]
+                share = (row_dot(&v[0], row, &kind[0]) + v[last] * bias) / codes[row.code, 2]
                 row_axpy(share, row, &out[0], &kind[0])
                 out[last] += share * bias
 
 
 def add_diagonal(
-    const Row[::1] rows, double bias, const double[::1] signs, const double[:, ::1] box, double[::1] out,
+    const Row[::1] rows, double bias, const double[:, ::1] codes, double[::1] out,
     const value_t[::1] kind
 ):
     """out += the diagonal of H - I, for these rows."""
@@ -41,7 +41,7 @@ def add_diagonal(
         for r in range(rows.shape[0]):
             row = &rows[r]
             if row.alpha > 0:
-                d = box[signs[row.code] > 0, 1]
+                d = codes[row.code, 2]
                 values = row_values(row, &kind[0])
                 mask = value_mask(row)
                 for k in range(row.length):
@@ -50,7 +50,7 @@ def add_diagonal(
 
 
 def add_matrix(
-    const Row[::1] rows, double bias, const double[::1] signs, const double[:, ::1] box, double[:, ::1] out,
+    const Row[::1] rows, double bias, const double[:, ::1] codes, double[:, ::1] out,
     const value_t[::1] kind
 ):
     """out += H - I, for these rows."""
@@ -63,7 +63,7 @@ def add_matrix(
         for r in range(rows.shape[0]):
             row = &rows[r]
             if row.alpha > 0:
-                share = 1 / box[signs[row.code] > 0, 1]
+                share = 1 / codes[row.code, 2]
                 values = row_values(row, &kind[0])
                 mask = value_mask(row)
                 for k in range(row.length):

@@ -13,7 +13,7 @@ the first goes on alone. That changes no bit of the result.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
-from _dual cimport SHRINK, STEP, Seen, Visits, begin, best_alpha, judge, square_of
+from _dual cimport SHRINK, STEP, Seen, State, Visits, begin, best_alpha, go_on_from, judge, square_of
 from _dual cimport end as end_visits
 from _sparse cimport (
     COUNTED,
@@ -52,6 +52,7 @@ cdef struct Plan:
     int64_t start
     int64_t end
     int64_t together
+    int64_t n_helpers
     int64_t ahead
     int64_t n_parts
     const int64_t* cuts
@@ -231,9 +232,8 @@ cdef inline void decide(
         if leading:
             seat.row.gradient = <float>seen.gradient
             v.gap += seen.gap
-            if seat.slot >= v.count_from:
-                v.visits += 1
-                v.losses += seen.loss
+            v.visits += 1
+            v.losses += seen.loss
         if mark == SHRINK:
             continue
         if leading:
@@ -308,11 +308,13 @@ cdef bint work(Visits* v, Plan* plan, Crew* crew, int64_t me, bint alone, const 
     return helped
 
 
-def convene(uint8_t[::1] memory):
-    """Before a sweep: nobody has arrived."""
+def convene(uint8_t[::1] memory, int64_t together, int64_t n_helpers):
+    """Before a sweep: nobody has arrived. So many rows are a batch; so many other threads will come."""
     cdef Crew* crew = <Crew*>&memory[0]
     convene_meeting(&crew.meeting)
     crew.leave = NEVER
+    crew.plan.together = together
+    crew.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
@@ -335,43 +337,37 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, int64_t kept, int64_t count_from, double[::1] w,
-    double bias, const double[::1] signs, const double[:, ::1] box, bint round_alpha, bint shrink, double[::1] state,
-    const value_t[::1] kind, uint8_t[::1] memory, const int64_t[::1] cuts, int64_t ahead, int64_t together,
-    int64_t n_helpers
+    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, double[::1] w, const double[:, ::1] codes,
+    State[::1] state, const value_t[::1] kind, uint8_t[::1] memory, const int64_t[::1] cuts, int64_t ahead
 ):
-    """Visits rows[order[start .. end-1]], of whose predecessors so many were kept. As sweep of _dual_cd.pyx.
+    """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
     memory: CREW_BYTES, convened for every call. cuts: the first feature of each part, and one number behind the last.
-    So many rows ahead are asked for; so many together are a batch.
-    state[10] is what the steps should add to D. If start is not 0 the sweep goes on, and so do the sums of its state.
-    Returns (rows kept so far, whether the other threads were there to the end).
+    So many rows ahead are asked for. If start is not 0 the sweep goes on, and so do the sums of its state. Returns
+    whether the other threads were there to the end.
     """
     cdef Crew* crew = <Crew*>&memory[0]
     cdef Visits* v = &crew.v
     cdef Plan* plan = &crew.plan
     cdef bint helped
-    begin(v, rows, order, w, bias, signs, box, round_alpha, shrink, count_from, state)
+    begin(v, rows, order, w, codes, &state[0])
     plan.start = start
     plan.end = end
-    plan.together = together
     plan.ahead = ahead
     plan.n_parts = cuts.shape[0] - 1
     plan.cuts = &cuts[0]
-    plan.kept = kept
+    plan.kept = state[0].kept
     plan.weight = w[v.last_weight]
     plan.gain = 0
     with nogil:
-        helped = work(v, plan, crew, 0, not begin_together(&crew.meeting, 0, n_helpers), &kind[0])
+        helped = work(v, plan, crew, 0, not begin_together(&crew.meeting, 0, plan.n_helpers), &kind[0])
     w[v.last_weight] = plan.weight
     if start:
-        v.highest = max(v.highest, state[2])
-        v.lowest = min(v.lowest, state[3])
-        v.gap += state[8]
-        v.steps += state[9]
-    end_visits(v, state)
-    state[10] = plan.gain
-    return plan.kept, helped
+        go_on_from(v, &state[0])
+    end_visits(v, &state[0])
+    state[0].expected = plan.gain
+    state[0].kept = plan.kept
+    return helped
 
 
 def count_nonzeros(const Row[::1] rows, int64_t shift, int64_t[::1] counts):

@@ -146,14 +146,13 @@ def end_batch(
 def visit(
     const Row[::1] rows, const int32_t[::1] order, State[::1] states, int64_t batch, bint growing, bint hold,
     double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks, double bias,
-    const double[::1] signs, const double[::1] costs, const value_t[::1] kind
+    const double[:, ::1] codes, const value_t[::1] kind
 ):
     """Visits rows[order], one step for every `batch` of them; changes v, u and the state.
 
     batch: 1 a row, > 1 at most as many (l known: as even as can be), 0 none, until end_batch is called. growing: l is
     the number of rows so far. u is empty where nothing is averaged; gradient, touched and marks (a number a feature,
-    all zero between batches) are empty where batch = 1. signs[code] = y; costs[0] is C_i of rows with y < 0, costs[1]
-    of the others. kind is any array of the value type.
+    all zero between batches) are empty where batch = 1. codes[code] = (y, C_i, 0). kind is any array of the value type.
     """
     cdef State* state = &states[0]
     cdef const Row* row
@@ -166,8 +165,8 @@ def visit(
         for s in range(n_visits):
             look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
-            y = signs[row.code]
-            C = costs[y > 0]
+            y = codes[row.code, 0]
+            C = codes[row.code, 1]
             if growing:
                 state.n_rows += 1
                 state.radius_square += C

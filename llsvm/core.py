@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -267,34 +266,3 @@ class PassStats:
     def as_dict(self) -> dict:
         """For JSON, which knows no infinity."""
         return {name: None if value == float("inf") else value for name, value in asdict(self).items()}
-
-
-@dataclass
-class Problem:
-    """One two-class problem: everything a solver may know besides the rows.
-
-    loss_at_zero = P(0); signs[code] = +1 or -1; box[0] = (U, d) of the negative rows, box[1] of the positive ones (see
-    _dual_cd.pyx); bias is 0 where there is none. working = bytes for arrays, memory = what the user said. inner: sweeps
-    a block, 0 = as many as it takes, None = as many as the solver likes. progress(share of the pass) may be called at
-    any time.
-    """
-
-    n_rows: int
-    n_features: int
-    loss_at_zero: float
-    signs: np.ndarray
-    box: np.ndarray
-    bias: float
-    tolerance: float
-    seed: int
-    threads: int
-    memory: int
-    working: int
-    inner: int | None = None
-    progress: Callable[[float], None] = lambda share: None
-
-    @property
-    def costs(self) -> np.ndarray:
-        """C of the negative rows and of the positive ones."""
-        bound, curvature = self.box.T
-        return bound.copy() if curvature[0] == 0 else 0.5 / curvature

@@ -12,15 +12,15 @@ NUMBER_BYTES = 26
 dot = _evaluate.dot
 
 
-def total_loss(rows, w, problem, kind, signs=None) -> float:
-    """sum_i loss_i at w over rows in memory; signs: y by label code, where that is not the problem's."""
-    return _evaluate.losses(rows, w, problem.bias, problem.signs if signs is None else signs, problem.box, kind)
+def total_loss(rows, w, problem, kind) -> float:
+    """sum_i loss_i at w over rows in memory."""
+    return _evaluate.losses(rows, w, problem.bias, problem.codes, kind)
 
 
 def along_ray(rows, w, problem, kind) -> np.ndarray:
     """What the losses of rows at any multiple of w are made of, to be summed over all rows."""
     sums = np.zeros((len(FACTORS), 3))
-    _evaluate.ray(rows, w, problem.bias, problem.signs, problem.costs, sums, kind)
+    _evaluate.ray(rows, w, problem.bias, problem.codes, sums, kind)
     return sums
 
 

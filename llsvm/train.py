@@ -21,7 +21,6 @@ from llsvm.core import (
     Description,
     LlsvmError,
     PassStats,
-    Problem,
     Stopped,
     UsageError,
     label_order,
@@ -29,6 +28,7 @@ from llsvm.core import (
 )
 from llsvm.features import FeatureMap
 from llsvm.model import Model, from_features
+from llsvm.problem import Problem, pose
 from llsvm.scratch import Nameless
 from llsvm.sources import Raw, Source, open_sources, reserved_bytes, with_room
 from llsvm.stream import ResidentStream, SetStream, TextStream
@@ -366,24 +366,15 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> N
     return files
 
 
-def pose(description: Description, config: Config) -> Problem:
-    """The two-class problem of this data set."""
-    labels, counts = description.labels, description.label_counts
+def two_classes(description: Description, config: Config) -> Problem:
+    """The problem of a data set of two classes: a positive score means the first of label_order."""
+    labels = description.labels
     if len(labels) < 2:
         raise DataError(f"only one class in the data: every label is {quoted(labels[0])}", "a classifier needs two")
-    positive = label_order(labels)[0]
-    signs = np.array([1.0 if label == positive else -1.0 for label in labels])
-    balance = description.n_rows / (len(labels) * counts) if config.balanced else np.ones(len(labels))
-    box, loss_at_zero = np.empty((2, 2)), 0.0
-    for code, label in enumerate(labels):
-        C = config.C * config.weights.get(label, 1.0) * balance[code]
-        loss_at_zero += C * int(counts[code])
-        box[int(signs[code] > 0)] = (np.inf, 0.5 / C) if solvers.find(config.solver).squared_loss else (C, 0.0)
+    positive = labels.index(label_order(labels)[0])
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
-    return Problem(
-        description.n_rows, description.n_features, loss_at_zero, signs, box, float(bias), config.tolerance,
-        config.seed, config.threads, config.memory, memory.working(config.memory), config.inner,
-    )
+    squared = solvers.find(config.solver).squared_loss
+    return pose([positive], labels, config, squared, float(bias), description.label_counts)[0]
 
 
 def start(data, config: Config):
@@ -395,7 +386,7 @@ def start(data, config: Config):
     if len(data.description.labels) > 2 or not solver.streaming:
         build = solver.many_in_memory if resident else solver.many_streaming
         return build(_as_stream(data, config, whole_blocks=solver.many_in_memory is None), config, solver.squared_loss)
-    return (solver.in_memory if resident else solver.streaming)(pose(data.description, config), data)
+    return (solver.in_memory if resident else solver.streaming)(two_classes(data.description, config), config, data)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:

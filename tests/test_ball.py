@@ -26,10 +26,11 @@ from problems import (
 )
 
 from llsvm import _reader, stream, train
-from llsvm.core import DataError, Problem, UsageError
+from llsvm.core import DataError, UsageError
 from llsvm.files import Output
 from llsvm.memory import promised
 from llsvm.model import save
+from llsvm.problem import Problem
 from llsvm.solvers.ball import Machine
 
 LARGE, SMALL = 1 << 30, 2 << 20  # under SMALL, text is read in pieces of 64 KB
@@ -270,11 +271,9 @@ def test_a_radius_that_grows_makes_the_centre_grow(tmp_path, fit, kind, lookahea
 
 def new_machine(n_features, lookahead, dtype, C, bias):
     """One ball for rows with codes 0 (y = 1) and 1 (y = -1); C of the latter and of the former."""
-    problem = Problem(0, n_features, np.inf, np.empty(0), np.zeros((2, 2)), 0.0, 1e-3, 1, 1, LARGE, LARGE)
-    machine = Machine(problem, 0, np.dtype(dtype), SimpleNamespace(lookahead=lookahead))
+    problem = Problem(0, 2, C, True, 0.0, 1e-3)
+    machine = Machine(problem, SimpleNamespace(lookahead=lookahead), np.dtype(dtype))
     machine.grow(n_features)
-    machine.set_labels(2)
-    machine.set_costs(*C)
     machine.set_bias(bias)
     return machine
 

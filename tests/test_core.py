@@ -20,6 +20,7 @@ EVERY_MODULE = pytest.mark.parametrize("module", MODULES)
 LEVELS = [
     {"__init__"},
     {"core", "arrays", "pool", "process"},
+    {"problem"},
     {"memory", "files", "frames", "foreign"},
     {"sources", "scratch", "manifest"},
     {"text", "features", "blockset", "writer", "model", "alphas", "report"},

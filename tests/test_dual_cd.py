@@ -1,7 +1,5 @@
 """Dual coordinate descent in memory: alphas that are adopted or go on, and samples of tall data, good and bad."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scipy.optimize
@@ -11,9 +9,10 @@ from problems import arena_of, make_classes, one_vs_rest
 
 from llsvm import _dual_cd, train
 from llsvm.core import Description
+from llsvm.problem import Problem
 from llsvm.reader import Resident
 from llsvm.solvers import dual_cd
-from llsvm.solvers.dual_cd import Course, Pace
+from llsvm.solvers.dual_cd import Extrapolation, State, StepLimit
 
 SOLVERS = pytest.mark.parametrize("solver", ["dual", "dual-l2"])
 NUMBERS = {"dual": 3, "dual-l2": 1}  # LIBLINEAR's
@@ -75,14 +74,19 @@ class Swept:
         self.X = scipy.sparse.random(n_rows, n_features, 0.3, "csr", random_state=seed, data_rvs=rng.standard_normal)
         self.y = np.where(self.X @ rng.standard_normal(n_features) + rng.standard_normal(n_rows) > 0, 1, -1)
         data = in_memory(self.X, self.y)
-        self.problem = train.pose(data.description, train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0}))
-        self.data, self.table, self.kind, self.box = data, data.table, data.kind, self.problem.box
+        config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
+        self.problem = train.two_classes(data.description, config)
+        self.data, self.table, self.kind = data, data.table, data.kind
         self.costs, self.bound = np.where(self.y > 0, 3 * C, C), np.inf
         self.d = 0.5 / self.costs
         if solver == "dual":
             self.bound, self.d = self.costs, np.zeros(n_rows)
-        self.w, self.state, self.counter = np.zeros(n_features + 1), np.zeros(10), 0
-        self.signs = self.problem.signs[self.table["code"]]  # y or, if -1 came first, -y
+        self.state, self.counter = State(n_features + 1, self.problem.bias), 0
+        self.signs = self.problem.codes[self.table["code"], 0]  # y or, if -1 came first, -y
+
+    @property
+    def w(self):
+        return self.state.w
 
     @property
     def alpha(self):
@@ -98,17 +102,16 @@ class Swept:
     def sweep(self, slots):
         self.counter += 1
         order = np.random.default_rng(self.counter).permutation(slots).astype(np.int32)
-        self.state[0], self.state[1] = np.inf, -np.inf
-        _dual_cd.sweep(self.table, order, len(order), 0, self.w, self.problem.bias, self.problem.signs, self.box, False,
-                       False, self.state, self.kind)  # fmt: skip
+        self.state.sums["highest_before"], self.state.sums["lowest_before"] = np.inf, -np.inf
+        _dual_cd.sweep(self.table, order, len(order), self.w, self.problem.codes, self.state.sums, self.kind)
 
-    def sweep_done(self, course):
-        return course.sweep_done(self.table, self.w, self.problem, self.box, False, self.state, self.kind)
+    def sweep_done(self, extrapolation):
+        return extrapolation.sweep_done(self.table, self.state, self.problem.codes, self.kind)
 
     def assert_consistent(self):
         alpha = self.alpha
         np.testing.assert_allclose(self.w, self.weights(alpha), rtol=1e-9, atol=1e-9)
-        assert self.state[4] - self.state[5] - 0.5 * self.w @ self.w == pytest.approx(self.dual(alpha), rel=1e-9)
+        assert self.state.dual == pytest.approx(self.dual(alpha), rel=1e-9)
         assert (alpha >= 0).all() and (alpha <= self.bound).all()
 
 
@@ -117,13 +120,13 @@ class Swept:
 @pytest.mark.parametrize("rounding", [False, True])
 def test_the_alphas_that_are_adopted_are_those_of_the_losses_at_w(solver, bias, rounding):
     swept, rng = Swept(solver, bias), np.random.default_rng(2)
-    w, problem = 0.3 * rng.standard_normal(len(swept.w)), swept.problem
-    box = dual_cd.float32_box(problem)[0] if rounding else problem.box
+    w = 0.3 * rng.standard_normal(len(swept.w))
+    problem = swept.problem.as_float32() if rounding else swept.problem
     swept.table["alpha"] = rng.random(len(swept.y)) * 0.5  # are forgotten
-    _dual_cd.survey(swept.table, w, problem.bias, problem.signs, box, np.zeros(3), swept.kind)
+    _dual_cd.survey(swept.table, w, problem.codes, problem.bias, np.zeros(3), swept.kind)
     sums, before = np.zeros(2), rng.standard_normal(len(w))
     change = before.copy()
-    _dual_cd.adopt(swept.table, problem.bias, problem.signs, box, rounding, sums, change, swept.kind)
+    _dual_cd.adopt(swept.table, problem.codes, problem.bias, rounding, sums, change, swept.kind)
 
     z = 1 - swept.signs * (swept.X @ w[:-1] + max(bias, 0.0) * w[-1])
     expected = np.where(z <= 0, 0.0, swept.costs if solver == "dual" else 2 * swept.costs * z)
@@ -142,37 +145,37 @@ def test_w_and_the_dual_value_are_those_of_the_alphas_however_they_go_on(solver,
     swept, gone = Swept(solver, C=C), 0
     slots = np.arange(len(swept.y), dtype=np.int32)
     for _ in range(4):
-        course = Course(slots, Pace())
+        extrapolation = Extrapolation(slots)
         for number in range(10):
-            swept.sweep(slots[number % 2 :])  # not every row of a course is swept
-            gone += swept.sweep_done(course)
+            swept.sweep(slots[number % 2 :])  # not every row of a extrapolation is swept
+            gone += swept.sweep_done(extrapolation)
             swept.assert_consistent()
         slots = np.flatnonzero((swept.alpha > 0) & (swept.alpha < swept.bound)).astype(np.int32)
     assert C == 0.01 or gone
 
 
-def begun_course(swept, farthest=Pace.FARTHEST):
-    """A course of all rows that is about to go on; the alphas of its beginning."""
-    slots, pace = np.arange(len(swept.y), dtype=np.int32), Pace()
-    pace.farthest = farthest
-    course = Course(slots, pace)
-    for number in range(1, 2 * Course.SWEEPS):
+def begun_extrapolation(swept, farthest=StepLimit.FARTHEST):
+    """An extrapolation of all rows that is about to go on; the alphas of its beginning."""
+    slots = np.arange(len(swept.y), dtype=np.int32)
+    swept.state.limit.farthest = farthest
+    extrapolation = Extrapolation(slots)
+    for number in range(1, 2 * Extrapolation.SWEEPS):
         swept.sweep(slots)
-        assert not swept.sweep_done(course)
-        if number == Course.SWEEPS:
+        assert not swept.sweep_done(extrapolation)
+        if number == Extrapolation.SWEEPS:
             before = swept.alpha
     swept.sweep(slots)
-    return course, before
+    return extrapolation, before
 
 
 @SOLVERS
 def test_alphas_go_on_to_where_the_dual_value_is_largest(solver):
     swept = Swept(solver, C=50.0)
-    course, before = begun_course(swept, np.inf)
+    extrapolation, before = begun_extrapolation(swept, np.inf)
     now, change = swept.alpha, swept.alpha - before
     share = scipy.optimize.minimize_scalar(lambda s: -swept.dual(now + s * change), (0, 10)).x
     assert share > 0.1
-    assert swept.sweep_done(course)
+    assert swept.sweep_done(extrapolation)
     expected = np.clip(now + share * change, 0, swept.bound)
     np.testing.assert_allclose(swept.alpha, expected, atol=1e-5 * share * np.abs(change).max())
     swept.assert_consistent()
@@ -180,32 +183,32 @@ def test_alphas_go_on_to_where_the_dual_value_is_largest(solver):
 
 def test_alphas_go_no_farther_than_so_many_times_their_way():
     swept = Swept("dual", C=50.0)
-    course, before = begun_course(swept, 0.05)
+    extrapolation, before = begun_extrapolation(swept, 0.05)
     now = swept.alpha
-    assert swept.sweep_done(course)
+    assert swept.sweep_done(extrapolation)
     np.testing.assert_allclose(swept.alpha, np.clip(now + 0.05 * (now - before), 0, swept.bound), atol=1e-12)
 
 
 @pytest.mark.parametrize("harm", [False, True])
-def test_the_next_sweep_decides_how_far_courses_go(harm):
+def test_the_next_sweep_decides_how_far_extrapolations_go(harm):
     """Whether D is above what it was before the alphas went on."""
     swept = Swept("dual", C=50.0)
-    course, _ = begun_course(swept, 5.0)
+    extrapolation, _ = begun_extrapolation(swept, 5.0)
     before = swept.dual(swept.alpha)
-    assert swept.sweep_done(course)
+    assert swept.sweep_done(extrapolation)
     swept.sweep(np.arange(len(swept.y)))
     if harm:
-        swept.state[4] -= swept.dual(swept.alpha) - before + 1
-    assert not swept.sweep_done(course)
-    assert course._pace.farthest == 5.0 * (Pace.SLOWER if harm else Pace.FASTER)
+        swept.state.sums["sum_alpha"] -= swept.dual(swept.alpha) - before + 1
+    assert not swept.sweep_done(extrapolation)
+    assert swept.state.limit.farthest == 5.0 * (StepLimit.SLOWER if harm else StepLimit.FASTER)
 
 
-def test_a_course_never_goes_farther_than_the_first_did():
-    pace = Pace()
+def test_an_extrapolation_never_goes_farther_than_the_first_did():
+    limit = StepLimit()
     for gain in (1.0, -1.0, 0.0, 1.0, 1.0, 1.0, 1.0):
-        pace.judge(gain)
-        assert pace.farthest <= Pace.FARTHEST
-    assert pace.farthest == Pace.FARTHEST
+        limit.judge(gain)
+        assert limit.farthest <= StepLimit.FARTHEST
+    assert limit.farthest == StepLimit.FARTHEST
 
 
 @SOLVERS
@@ -213,10 +216,10 @@ def test_a_course_never_goes_farther_than_the_first_did():
 def test_alphas_that_did_not_change_do_not_go_on(solver, n_slots):
     swept = Swept(solver)
     swept.sweep(np.arange(len(swept.y)))
-    course, w, alpha = Course(np.arange(n_slots, dtype=np.int32), Pace()), swept.w.copy(), swept.alpha
-    for _ in range(3 * Course.SWEEPS):
-        assert not swept.sweep_done(course)
-    assert (swept.w == w).all() and (swept.alpha == alpha).all() and np.isfinite(swept.state[2:]).all()
+    extrapolation, w, alpha = Extrapolation(np.arange(n_slots, dtype=np.int32)), swept.w.copy(), swept.alpha
+    for _ in range(3 * Extrapolation.SWEEPS):
+        assert not swept.sweep_done(extrapolation)
+    assert (swept.w == w).all() and (swept.alpha == alpha).all() and np.isfinite(swept.state.dual)
 
 
 # --- tall data
@@ -252,11 +255,10 @@ def samples(monkeypatch):
 @pytest.mark.parametrize(("n_rows", "n_features", "expected"),
                          [(16_384, 10, True), (16_383, 10, False), (50_000, 499, True), (50_000, 500, False)])
 def test_data_are_tall_by_their_rows_and_features(n_rows, n_features, expected):
-    solver = dual_cd.DualCD(SimpleNamespace(n_features=n_features))
-    solver._box = np.array([[0.5, 0.0], [1.0, 0.0]])
-    assert solver._is_tall(n_rows) == expected
-    solver._box[:, 0] = np.inf
-    assert not solver._is_tall(n_rows)
+    for squared in (False, True):
+        problem = Problem(0, 2, (0.5, 1.0), squared, 0.0, 1e-3)
+        solver = dual_cd.DualCD(problem, train.Config(), n_features + 1, np.zeros(1))
+        assert solver._is_tall(n_rows) == (expected and not squared)
 
 
 @SOLVERS

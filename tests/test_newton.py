@@ -97,18 +97,18 @@ def test_what_it_takes_is_counted():
 
 @pytest.fixture(params=[np.float32, np.float64])
 def problem(request):
-    """(rows with alphas of their own, H, box, the bias)."""
+    """(rows with alphas of their own, H, what the kernels are told, kind)."""
     rng = np.random.default_rng(2)
     X = rng.integers(-8, 9, (40, 7)) / 8 * (rng.random((40, 7)) < 0.7)
     X[:5] = 0.5  # rows of one value, and all of them full
-    codes, box, bias = rng.integers(0, 2, 40), np.array([[np.inf, 0.25], [np.inf, 2.0]]), 1.5
+    codes, bias = rng.integers(0, 2, 40), 1.5
     arena = arena_of(scipy.sparse.csr_matrix(X), codes, np.dtype(request.param))
     rows = arena.rows
     rows["alpha"] = rng.integers(0, 2, 40) * 0.75
     used = rows["alpha"] > 0
     full = np.column_stack([X, np.full(40, bias)])[used]
     H = np.eye(8) + (full.T / np.where(codes == 1, 2.0, 0.25)[used]) @ full
-    return arena, H, (bias, np.array([-1.0, 1.0]), box), np.zeros(1, request.param)
+    return arena, H, (bias, np.array([[-1.0, np.inf, 0.25], [1.0, np.inf, 2.0]])), np.zeros(1, request.param)
 
 
 def test_products_diagonal_and_matrix_are_those_of_numpy(problem):

@@ -193,7 +193,7 @@ def visits(monkeypatch):
     seen, visit = defaultdict(list), primal.Machine.visit
 
     def recorded(machine, rows, order):
-        seen[machine.positive] += map(tuple, rows[order][["chunk", "place"]].tolist())
+        seen[machine.problem.positive] += map(tuple, rows[order][["chunk", "place"]].tolist())
         visit(machine, rows, order)
 
     monkeypatch.setattr(primal.Machine, "visit", recorded)

@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -149,16 +148,15 @@ def test_every_byte_is_read_once_a_pass(rows, solve, solver):
 @pytest.mark.parametrize("solver", [name for name, entry in EXACT.items()
                                     if entry.streaming.__module__ == streaming.__name__])  # fmt: skip
 def test_the_rows_visited_in_a_pass_are_all_different(rows, solve, monkeypatch, solver):
-    """Seen from the kernel's side: which rows (chunk, place) it is given as new ones, pass by pass."""
-    seen = []
+    """Which rows (chunk, place) are given to sweeps that count, pass by pass."""
+    seen, visit_all = [], dual_cd.DualCD._visit_all
 
-    def sweep(table, order, active, count_from, *others):
-        slots = np.sort(order[:active])
-        seen.extend(map(tuple, table[slots[slots >= count_from]][["chunk", "place"]].tolist()))
-        return kernel.sweep(table, order, active, count_from, *others)
+    def watch(solver, table, order, active, counting=True, **options):
+        if counting:
+            seen.extend(map(tuple, table[np.sort(order[:active])][["chunk", "place"]].tolist()))
+        return visit_all(solver, table, order, active, counting=counting, **options)
 
-    kernel = dual_cd._dual_cd
-    monkeypatch.setattr(dual_cd, "_dual_cd", SimpleNamespace(sweep=sweep, survey=kernel.survey))
+    monkeypatch.setattr(dual_cd.DualCD, "_visit_all", watch)
     n_passes = len(solve(solver, "disk").passes)
     visits = [Counter(seen[start : start + len(rows.y)]) for start in range(0, len(seen), len(rows.y))]
     assert len(visits) == n_passes > 1
@@ -331,17 +329,16 @@ def test_a_survey_finds_what_numpy_finds_and_selects_the_rows_that_matter(many_r
     config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
     blocks = BlockSet(many_rows.blocks)
     data = reader.load(blocks, 2)
-    problem, rng = train.pose(blocks.description, config), np.random.default_rng(1)
+    problem, rng = train.two_classes(blocks.description, config), np.random.default_rng(1)
     table, order = data.table, np.full(len(data.table), -1, np.int32)
-    y = problem.signs[table["code"]]
-    bound, d = problem.box[(y > 0).astype(int)].T
+    y, bound, d = problem.codes[table["code"]].T
     kept = rng.integers(3, size=len(table))
     table["alpha"] = np.where(kept == 0, 0.0, np.where(kept == 1, np.minimum(bound, 2.0), 0.3))
     table["gradient"] = before = rng.normal(size=len(table)).astype(np.float32)
     w = rng.normal(size=blocks.n_features + 1)
     X = scipy.sparse.vstack([by_chunk(blocks, chunk) for chunk in range(blocks.n_chunks)])
     sums = np.zeros(3)
-    _dual_cd.survey(table, w, problem.bias, problem.signs, problem.box, sums, data.kind)
+    _dual_cd.survey(table, w, problem.codes, problem.bias, sums, data.kind)
 
     alpha = table["alpha"]
     gradients = y * (X @ w[:-1] + max(bias, 0.0) * w[-1]) - 1
@@ -352,7 +349,7 @@ def test_a_survey_finds_what_numpy_finds_and_selects_the_rows_that_matter(many_r
     assert sums == pytest.approx([losses.sum(), gap.sum(), ((gradients - before) ** 2).sum()], rel=1e-9)
     assert table["gradient"] == pytest.approx(gradients, rel=1e-6, abs=1e-6)
 
-    count = _dual_cd.select(table, 7, problem.signs, problem.box, 0.25, order)
+    count = _dual_cd.select(table, 7, problem.codes, 0.25, order)
     at_bound = ((alpha == 0) & (gradients > 0.25)) | ((alpha == bound) & (gradients < -0.25))
     assert order[:count].tolist() == (7 + np.flatnonzero(~at_bound)).tolist()
     assert 0 < count < len(table)
@@ -492,11 +489,11 @@ def test_the_dual_variables_that_are_kept_are_those_of_w(texts, request, counts,
         block = blocks.load_chunk(chunk)
         X = scipy.sparse.csr_matrix((block.values, block.features, block.indptr), (block.n_rows, blocks.n_features))
         rows[start : start + block.n_rows, :-1] = X.toarray()
-        y.extend(solver.problem.signs[block.codes])
+        y.extend(solver.problem.codes[block.codes, 0])
     rows[:, -1] = 1
     alphas = solver._alphas.read(0, blocks.n_rows).astype(float)
     expected = alphas * y @ rows
-    np.testing.assert_allclose(solver.w, expected, atol=1e-9)
+    np.testing.assert_allclose(solver.state.w, expected, atol=1e-9)
     assert alphas.sum() - 0.5 * expected @ expected == pytest.approx(solver.dual, rel=1e-9)
     solver.close()
 

@@ -12,7 +12,7 @@ from test_dual_cd import assert_certified, in_memory
 
 from llsvm import _dual_cd, train
 from llsvm.reader import ROW, copied
-from llsvm.solvers import copies, dual_cd, parts
+from llsvm.solvers import copies, dual_cd, parts, together
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
 from llsvm.solvers.parts import Parts
@@ -68,7 +68,15 @@ ROWS = pytest.mark.parametrize(
 
 def swept_by(way, pool, *arguments):
     """The rows that stay active."""
-    return way.sweep(pool, *arguments, **({} if isinstance(way, Marks) else {"sweep_alone": _dual_cd.sweep}))
+    return way.sweep(pool, *arguments)
+
+
+def new_sums(**values):
+    """What sweeps find, with these values."""
+    sums = np.zeros(1, _dual_cd.STATE)
+    for name, value in values.items():
+        sums[name] = value
+    return sums
 
 
 class Swept:
@@ -82,17 +90,17 @@ class Swept:
         y[:2] = 1, -1
         self.data = in_memory(self.X, y, dtype)
         config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
-        self.problem = train.pose(self.data.description, config)
+        self.problem = train.two_classes(self.data.description, config)
         self.table, self.bias = copied(self.data.table), max(bias, 0.0)
         self.signs = y.astype(float)
         self.costs = np.where(y > 0, 3 * C, C)
         self.squared = solver == "dual-l2"
         self.U = np.full(n_rows, np.inf) if self.squared else self.costs
         self.d = 0.5 / self.costs if self.squared else np.zeros(n_rows)
-        self.box, self.rounding = dual_cd.float32_box(self.problem) if rounding else (self.problem.box, False)
-        self.shrink = shrink
-        self.w, self.state = np.zeros(self.X.shape[1] + 1), np.zeros(11)
-        self.state[:2] = (0.1, -0.1) if shrink else (np.inf, -np.inf)
+        self.codes = (self.problem.as_float32() if rounding else self.problem).codes
+        self.w, self.shrink = np.zeros(self.X.shape[1] + 1), shrink
+        self.state = new_sums(bias=self.bias, round_alpha=rounding, shrink=shrink)
+        self.state["highest_before"], self.state["lowest_before"] = (0.1, -0.1) if shrink else (np.inf, -np.inf)
         self.order, self.active = np.arange(n_rows, dtype=np.int32), n_rows
         self._rng = np.random.default_rng(5)
 
@@ -110,8 +118,7 @@ class Swept:
 
     @property
     def arguments(self):
-        return (self.table, self.order, self.active, 0, self.w, self.bias, self.problem.signs, self.box, self.rounding,
-                self.shrink, self.state, self.data.kind)  # fmt: skip
+        return self.table, self.order, self.active, self.w, self.codes, self.state, self.data.kind
 
     def sweep(self, way, pool=None):
         self.shuffle()
@@ -119,14 +126,17 @@ class Swept:
 
     def bits(self):
         alphas, gradients = (self.table[name].tobytes() for name in ("alpha", "gradient"))
-        return self.active, alphas, gradients, *(array.tobytes() for array in (self.w, self.order, self.state))
+        state = self.state.copy()
+        state["kept"] = 0  # is set by those ways alone that need it
+        return self.active, alphas, gradients, *(array.tobytes() for array in (self.w, self.order, state))
 
     def assert_consistent(self):
         alpha = self.table["alpha"]
         w = np.append(self.X.T @ (alpha * self.signs), self.bias * (alpha @ self.signs))
         np.testing.assert_allclose(self.w, w, rtol=1e-9, atol=1e-9)
         assert (alpha >= 0).all() and (alpha <= self.U).all()
-        assert self.state[4:6] == pytest.approx([alpha.sum(), 0.5 * self.d @ alpha**2], rel=1e-9)
+        sums = [self.state[name][0] for name in ("sum_alpha", "sum_square")]
+        assert sums == pytest.approx([alpha.sum(), 0.5 * self.d @ alpha**2], rel=1e-9)
 
 
 def alone(way):
@@ -169,8 +179,8 @@ def watched(way, patience=None):
     """A list of how its visits began: TOGETHER or ALONE. patience: of the first thread, instead of its own."""
     kernel, begun = way.kernel, []
 
-    def convene(memory):
-        kernel.convene(memory)
+    def convene(memory, *plan):
+        kernel.convene(memory, *plan)
         assert meeting(memory)[10] == 1 << 15
         if patience is not None:
             meeting(memory)[10] = patience
@@ -295,7 +305,7 @@ def test_a_sweep_visits_every_row_once_and_w_is_that_of_the_alphas(prompt, way, 
         visited, others = set(swept.order[:before]), swept.order[before:].copy()
         swept.active = swept_by(ways, prompt, *swept.arguments)
         swept.assert_consistent()
-        assert swept.state[7] == n_visits and set(swept.order[:before]) == visited
+        assert swept.state["visits"][0] == n_visits and set(swept.order[:before]) == visited
         assert (swept.order[before:] == others).all()
     assert sorted(swept.order) == list(range(len(swept.order)))
     assert swept.active < len(swept.order) if shrink else swept.active == len(swept.order)
@@ -311,13 +321,12 @@ def test_rows_that_leave_are_those_that_stay_at_a_bound(prompt, way):
 
 
 @WAYS
-def test_losses_and_visits_are_counted_from_a_slot_on(prompt, way):
+def test_losses_and_visits_are_counted(prompt, way):
     swept = Swept()
-    table, order, active, _, *rest = swept.arguments
-    swept_by(swept.way(way), prompt, table, order, active, 290, *rest)
-    assert swept.state[7] == 10
-    gradients = table["gradient"][290:].astype(float)  # of hinge, and so y w.x - 1
-    assert swept.state[6] == pytest.approx(swept.costs[290:] @ np.maximum(0, -gradients), rel=1e-5)
+    swept.sweep(swept.way(way), prompt)
+    assert swept.state["visits"][0] == 300
+    gradients = swept.table["gradient"].astype(float)  # of hinge, and so y w.x - 1
+    assert swept.state["losses"][0] == pytest.approx(swept.costs @ np.maximum(0, -gradients), rel=1e-5)
 
 
 # --- as the kernels' own words say
@@ -396,7 +405,7 @@ def test_a_sweep_is_what_its_kernel_says(way, solver, bias, shrink, n_threads, r
     for _ in range(2):
         swept.shuffle()
         plain.begin()
-        losses, order = swept.state[6], swept.order[: swept.active].copy()
+        losses, order = swept.state["losses"][0], swept.order[: swept.active].copy()
         if way == "parts":
             plain.sweep_parts(order, rows)
         else:
@@ -407,11 +416,12 @@ def test_a_sweep_is_what_its_kernel_says(way, solver, bias, shrink, n_threads, r
         np.testing.assert_allclose(swept.table["alpha"], plain.alpha, atol=1e-9 * max(1, plain.alpha.max()))
         np.testing.assert_allclose(swept.table["gradient"], plain.gradient, rtol=1e-6, atol=1e-6)
         assert set(swept.order[: swept.active]) == set(plain.kept)
-        state = swept.state
-        assert [max(state[2], 0), min(state[3], 0)] == pytest.approx([max(plain.projected), min(plain.projected)], 1e-9)
-        found = [state[6] - losses, state[8], state[10]]
+        state = swept.state[0]
+        found = [max(state["highest"], 0), min(state["lowest"], 0)]
+        assert found == pytest.approx([max(plain.projected), min(plain.projected)], 1e-9)
+        found = [state["losses"] - losses, state["gap"], state["expected"]]
         assert found == pytest.approx([plain.losses, plain.gap, plain.gain], rel=1e-9)
-        assert plain.steps <= state[9] <= len(plain.projected) - 1
+        assert plain.steps <= state["steps"] <= len(plain.projected) - 1
 
 
 # --- how many rows go together
@@ -421,33 +431,45 @@ class Told(Together):
     """D gains these shares of what is expected, one after the other, and the last one from then on."""
 
     def __init__(self, shares, expected=1.0):
-        kernel = SimpleNamespace(convene=lambda memory: None, dismiss=lambda memory: None, sweep=self.gain)
+        kernel = SimpleNamespace(convene=self.convene, dismiss=lambda memory: None, sweep=self.gain)
         super().__init__(kernel, 1, 64, 2, 8, 10)
         self._shares, self._expected, self.visits = list(shares), expected, []
 
     def prepare(self, *_):
         return ()
 
-    def gain(self, table, order, start, end, *rest):
-        *_, state, _, _, rows, _ = rest
-        self.visits.append((start, end, rows))
+    def convene(self, memory, rows, n_helpers):
+        self._together = rows
+
+    def gain(self, table, order, start, end, w, codes, sums, kind, memory):
+        self.visits.append((start, end, self._together))
         share = self._shares.pop(0) if len(self._shares) > 1 else self._shares[0]
-        state[4] += share * self._expected
-        state[10] = self._expected
-        return end, True
-
-    def alone(self, table, order, active, *rest):
-        self.visits.append((len(table) - active, len(table), 0))
-        return active
+        sums["sum_alpha"] += share * self._expected
+        sums["expected"], sums["kept"] = self._expected, end
+        return True
 
 
-def told(shares, sweeps=1, active=200, start=0.0, **options):
-    way = Told(shares, **options)
-    state = np.zeros(11)
-    state[4] = start
+@pytest.fixture
+def ended_alone(monkeypatch):
+    """ended_alone(way) notes the rows that one thread visits, which all stay."""
+
+    def note(way, sweep=lambda table, rows, active, *rest: active):
+        def sweep_alone(table, rows, active, *rest):
+            way.visits.append((len(table) - active, len(table), 0))
+            return sweep(table, rows, active, *rest)
+
+        monkeypatch.setattr(together, "_dual_cd", SimpleNamespace(sweep=sweep_alone))
+        return way
+
+    return note
+
+
+def told(ended_alone, shares, sweeps=1, active=200, start=0.0, **options):
+    way = ended_alone(Told(shares, **options))
+    sums = new_sums(sum_alpha=start)
     for _ in range(sweeps):
         order = np.arange(active, dtype=np.int32)
-        way.sweep(None, np.zeros(active, ROW), order, active, 0, np.zeros(3), state, None, sweep_alone=way.alone)
+        way.sweep(None, np.zeros(active, ROW), order, active, np.zeros(3), None, sums, None)
     return way
 
 
@@ -460,54 +482,57 @@ def told(shares, sweeps=1, active=200, start=0.0, **options):
     ([0.0], [(0, 20, 2), (20, 200, 1)]),
     ([np.nan, 1.0], [(0, 20, 2), (20, 200, 1)]),
 ])  # fmt: skip
-def test_more_rows_go_together_as_long_as_the_dual_value_gains_what_they_should_add(shares, visits):
-    assert told(shares).visits == visits
+def test_more_rows_go_together_as_long_as_the_dual_value_gains_what_they_should_add(ended_alone, shares, visits):
+    assert told(ended_alone, shares).visits == visits
 
 
-def test_rows_of_which_no_two_go_together_are_given_up():
-    way = told([1.0, 1.0, 0.4], sweeps=4)
+def test_rows_of_which_no_two_go_together_are_given_up(ended_alone):
+    way = told(ended_alone, [1.0, 1.0, 0.4], sweeps=4)
     assert [rows for _, _, rows in way.visits] == [2, 4, 8, 4, 2, 1] and way.rows == 0
 
 
 class Astray(Told):
     """The first trial takes w and alphas astray."""
 
-    def gain(self, table, order, start, end, *rest):
+    def gain(self, table, order, start, end, w, *rest):
         if not self.visits:
-            rest[2][:], table["alpha"][order[start:end]] = np.inf, 7
-        return super().gain(table, order, start, end, *rest)
+            w[:], table["alpha"][order[start:end]] = np.inf, 7
+        return super().gain(table, order, start, end, w, *rest)
 
 
-def test_a_trial_that_goes_badly_is_undone():
-    way, table, w, state = Astray([-3.0, 1.0]), np.zeros(200, ROW), np.arange(3.0), np.zeros(11)
-    way.sweep(None, table, np.arange(200, dtype=np.int32), 200, 0, w, state, None, sweep_alone=way.alone)
+def test_a_trial_that_goes_badly_is_undone(ended_alone):
+    way, table, w, sums = ended_alone(Astray([-3.0, 1.0])), np.zeros(200, ROW), np.arange(3.0), new_sums()
+    way.sweep(None, table, np.arange(200, dtype=np.int32), 200, w, None, sums, None)
     assert w.tolist() == [0, 1, 2] and not table["alpha"].any()
-    assert state[4] == 1 and way.visits == [(0, 20, 2), (20, 200, 1)]
+    assert sums["sum_alpha"][0] == 1 and way.visits == [(0, 20, 2), (20, 200, 1)]
 
 
-def test_where_no_two_rows_go_together_one_thread_ends_the_sweep_with_the_rows_that_stay_first():
-    def sweep_alone(table, rows, active, *rest):
+FOUND = ["highest", "lowest", "gap", "steps"]
+
+
+def test_where_no_two_rows_go_together_one_thread_ends_the_sweep_with_the_rows_that_stay_first(ended_alone):
+    def sweep_alone(table, rows, active, w, codes, sums, kind):
         assert rows.tolist() == list(range(20, 200)) and active == 180
         rows[:] = rows[::-1].copy()
-        rest[-2][[2, 3, 8, 9]] = 5, -2, 100, 10
+        sums[FOUND] = (5, -2, 100, 10)
         return 50
 
     class Shrunk(Told):
-        def gain(self, table, order, start, end, *rest):
-            super().gain(table, order, start, end, *rest)
-            rest[-5][[2, 3, 8, 9]] = 3, -4, 1, 2
-            return 5, True
+        def gain(self, table, order, start, end, w, codes, sums, *rest):
+            super().gain(table, order, start, end, w, codes, sums, *rest)
+            sums[FOUND], sums["kept"] = (3, -4, 1, 2), 5
+            return True
 
-    way, order, state = Shrunk([-3.0]), np.arange(200, dtype=np.int32), np.zeros(11)
+    way, order, sums = ended_alone(Shrunk([-3.0]), sweep_alone), np.arange(200, dtype=np.int32), new_sums()
     way._least = 2
-    assert way.sweep(None, np.zeros(200, ROW), order, 200, 0, np.zeros(3), state, None, sweep_alone=sweep_alone) == 55
+    assert way.sweep(None, np.zeros(200, ROW), order, 200, np.zeros(3), None, sums, None) == 55
     assert order.tolist() == [*range(5), *range(199, 149, -1), *range(5, 20), *range(149, 19, -1)]
-    assert state[[2, 3, 8, 9]].tolist() == [5, -4, 101, 12]
+    assert sums[FOUND].tolist() == [(5, -4, 101, 12)]
 
 
-def test_a_gain_that_is_small_by_the_dual_value_says_nothing():
-    assert told([-1.0], 3, 20, start=1.0, expected=1e-11).rows == 2
-    assert told([-1.0], 3, 20, start=1.0, expected=1e-9).rows == 0
+def test_a_gain_that_is_small_by_the_dual_value_says_nothing(ended_alone):
+    assert told(ended_alone, [-1.0], 3, 20, start=1.0, expected=1e-11).rows == 2
+    assert told(ended_alone, [-1.0], 3, 20, start=1.0, expected=1e-9).rows == 0
 
 
 # --- the way that suits the rows, and rows that do not go together
@@ -675,7 +700,7 @@ def test_once_a_thread_came_it_is_asked_every_time(prompt, way):
     swept = Swept(n_rows=20)
     late = swept.way(way)
     kernel, begun = late.kernel, watched(late)
-    late.kernel.sweep = lambda *arguments: (kernel.sweep(*arguments)[0], True)  # whatever else the machine has to do
+    late.kernel.sweep = lambda *arguments: kernel.sweep(*arguments) or True  # whatever else the machine has to do
     late._patience = 8
     for _ in range(3):
         swept.sweep(late, prompt)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from llsvm import _ball
-from llsvm.core import Certificate, PassStats, Problem
+from llsvm.core import Certificate, PassStats
 from llsvm.evaluate import along_ray, best_multiple, dot
+from llsvm.problem import Problem
 from llsvm.reader import ROW, Arena, arena_bytes
-from llsvm.solvers.one_vs_rest import OneVsRest, grown, signs_of
+from llsvm.solvers.one_vs_rest import OneVsRest, grown
 
 STATE = np.dtype([
     *((name, np.float64) for name in ("scale", "square", "slack", "radius")),
@@ -22,8 +24,8 @@ assert STATE.itemsize == _ball.STATE_BYTES
 class Machine:
     """One ball around the rows of class `positive` and the mirrored rows of all others."""
 
-    def __init__(self, problem: Problem, positive: int, dtype, config):
-        self.problem, self.positive = problem, positive
+    def __init__(self, problem: Problem, config, dtype):
+        self.problem = problem
         self._kind, self._state = np.zeros(1, dtype), np.zeros(1, STATE)
         self._state["scale"] = 1.0
         self._v, self._arena = np.zeros(1), None
@@ -36,18 +38,12 @@ class Machine:
         if len(self._spread):
             self._spread = grown(self._spread, n_features)
 
-    def set_labels(self, n_labels: int) -> None:
-        self.problem.signs = signs_of(self.positive, n_labels)
-
-    def set_costs(self, negative: float, positive: float) -> None:
-        self.problem.box[:] = (np.inf, 0.5 / negative), (np.inf, 0.5 / positive)
-
     def set_bias(self, bias: float) -> None:
         """Where the bias feature of all rows grows, that of the centre grows with it (and the radius lags behind)."""
         if self.problem.bias and bias != self.problem.bias:
             self._v[-1] *= bias / self.problem.bias
             self._measure()
-        self.problem.bias = bias
+        self.problem = replace(self.problem, bias=bias)
 
     def turn_into(self, other: Machine, sign: float) -> None:
         other._state, other._v, other._spread = self._state.copy(), sign * self._v, self._spread.copy()
@@ -59,7 +55,7 @@ class Machine:
 
     def _arguments(self):
         problem = self.problem
-        return (self._state, self._held, self._v, problem.bias, problem.signs, problem.box[:, 1].copy(), self._spread,
+        return (self._state, self._held, self._v, problem.bias, problem.codes, self._spread,
                 self._work, self._kind)  # fmt: skip
 
     def _hold(self) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
-from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Problem, Stopped
+from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.memory import vector_bytes, working
+from llsvm.problem import Problem
 from llsvm.reader import ROW, copied
 from llsvm.solvers import newton
-from llsvm.solvers.dual_cd import Course, float32_box, half_square
+from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
-from llsvm.solvers.one_vs_rest import OneVsRest, signs_of, total_of
+from llsvm.solvers.one_vs_rest import OneVsRest, total_of
 from llsvm.solvers.streaming import WORTH_CERTIFYING
+from llsvm.solvers.together import half_square
 
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
@@ -29,16 +30,9 @@ ROUNDS = 2  # over the active rows after a pass
 class Machine(DualMachine):
     """A problem that is done when its own gap is small; keeps the best w that was certified."""
 
-    def __init__(self, problem: Problem, positive: int, dtype, config):
-        super().__init__(problem, positive, dtype, config)
+    def __init__(self, problem: Problem, config, dtype):
+        super().__init__(problem, config, dtype)
         self.alphas, self.n_passes, self.visits, self.newton = None, 0, 0, None
-
-    def set_labels(self, n_labels: int) -> None:
-        super().set_labels(n_labels)
-        self.problem.signs = signs_of(self.positive, n_labels)
-
-    def set_rows(self, n_rows: int, n_positive: int) -> None:
-        self.problem.loss_at_zero = math.fsum(self.problem.costs * (n_rows - n_positive, n_positive))
 
     def keep_rows(self, n_rows: int) -> None:
         """The rows are in memory, and stay there."""
@@ -52,7 +46,7 @@ class Machine(DualMachine):
         while not is_due and self.n_passes < most_passes and not self.deadline.passed:
             is_due = self._pass(rows)
             self.n_passes += 1
-            self.visits += int(self._state[7])
+            self.visits += int(self.state["visits"])
         if is_due:
             self.begin_look()
             loss = self._survey(rows)
@@ -65,22 +59,16 @@ class Machine(DualMachine):
         self.alphas[:], self._gradients[:] = rows["alpha"], rows["gradient"]
 
     def keep_float32(self) -> None:
-        """Between visits alphas are kept in float32."""
-        self._box, self._round = float32_box(self.problem)
+        self._keep_float32()
 
     def begin_pass(self, looking: bool) -> None:
-        self._state[6] = self._state[7] = self.n_wanted = 0
+        self.n_wanted = 0
+        self.state.begin_pass()
         if self.newton:
-            self.w[:], self._state[4:6] = 0.0, 0.0
+            self.state.w[:] = 0.0
+            self.state.set_alphas((0, 0))
         elif looking:
-            self.begin_look()
-            self._seen_w = self.w.copy()
-
-    def own(self, table, alphas) -> np.ndarray:
-        """A copy of these rows, with the codes of their labels and these dual variables."""
-        rows = copied(table)
-        rows["alpha"] = alphas
-        return rows
+            self._seen_w = self.state.w.copy()
 
     def visit(self, rows, alphas) -> None:
         """Visits all rows once and gives the alphas of those that are active afterwards a minus sign."""
@@ -91,7 +79,7 @@ class Machine(DualMachine):
             return
         self._sweep(rows, np.arange(len(rows), dtype=np.int32), len(rows))
         alphas[:] = rows["alpha"]
-        bounds = np.where(rows["code"] == self.positive, self._box[1, 0], self._box[0, 0])
+        bounds = self._steps.codes[rows["code"], 1]
         wanted = ((alphas > 0) & (alphas < bounds)) | (np.abs(rows["gradient"]) <= MARGIN)
         np.negative(alphas, out=alphas, where=wanted)
         self.n_wanted += int(wanted.sum())
@@ -100,21 +88,21 @@ class Machine(DualMachine):
         """Gives rows the alphas that belong to the w of Newton's method."""
         sums = np.zeros(3)
         self._look_at(rows, self.newton.w, sums)
-        self._state[6] += sums[0]
-        self._adopt(rows, sums[1:], self.w)
-        self._state[4:6] += sums[1:]
-        self.newton.add(rows, self.problem, self._box, self._kind)
+        self.state.sums["losses"] += sums[0]
+        self._adopt(rows, sums[1:], self.state.w)
+        self.state.add_alphas(sums[1:])
+        self.newton.add(rows, self._steps, self._kind)
 
     def descend(self) -> None:
         """Newton's method begins: a step a pass."""
-        self.newton = newton.ByPasses(self.w if self.best_w is None else self.best_w)
+        self.newton = newton.ByPasses(self.state.w if self.best_w is None else self.best_w)
 
     def end_pass(self) -> None:
         """After a pass with Newton's method."""
-        loss = float(self._state[6])
+        loss = self.state["losses"]
         self._certify(self.newton.w, loss)
         self.done = self._is_done()
-        if self.done or not self.newton.step(loss, self.newton.w - self.w, self.deadline.check):
+        if self.done or not self.newton.step(loss, self.newton.w - self.state.w, self.deadline.check):
             self.newton = None
 
     def sweep(self, table, places, alphas, n_rows: int) -> None:
@@ -122,34 +110,34 @@ class Machine(DualMachine):
         rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
         rows["alpha"] = alphas
         sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
-        for number in range(self.problem.inner or max(1, round(sweeps))):
+        for number in range(self._config.inner or max(1, round(sweeps))):
             if self.deadline.passed:
                 break
-            n_active = self._sweep(rows, order, n_active, len(rows), shrink=True, fresh=number == 0)
+            n_active = self._sweep(rows, order, n_active, shrink=True, fresh=number == 0, counting=False)
             self._narrow()
         alphas[:] = rows["alpha"]
 
     def solve(self, table, alphas, inner: int) -> None:
         """Solves the sub-problem of a block."""
         rows = self.own(table, alphas)
-        self._solve(rows, np.arange(len(rows), dtype=np.int32), inner, 0)
+        self._solve(rows, inner)
         alphas[:] = rows["alpha"]
 
     @property
     def met(self) -> Certificate:
         """The objectives with the losses met in the pass."""
-        square = half_square(self.w)
-        return Certificate(square + float(self._state[6]), self._dual_at(square))
+        square = half_square(self.state.w)
+        return Certificate(square + self.state["losses"], self.state.dual_at(square))
 
     def end_look(self, loss: float) -> Certificate:
         self._certify(self._seen_w, loss)
         self._seen_w = None
-        self.done = self.certified.relative_gap <= self.problem.tolerance
+        self.done = self._is_done()
         return self.certified
 
     def take_w(self) -> np.ndarray:
-        w = self.best_w if self.certified else self.w
-        self.w = self.best_w = None
+        w = self.best_w if self.certified else self.state.w
+        self.state.w = self.state.best.w = None
         return w
 
 
@@ -171,12 +159,6 @@ class Many(OneVsRest):
         self._check_known()
         self._meet()
         self._set_bias_of_all(self.bias)
-        self._set_rows()
-
-    def _set_costs(self) -> None:
-        super()._set_costs()
-        for machine in self._machines if self._squared_loss else ():
-            machine.problem.box[:] = [(np.inf, 0.5 / cost) for cost in machine.problem.box[:, 0]]
 
     def _stats(self, visits: int, active: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
@@ -208,9 +190,9 @@ class InMemory(Many):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable, its gradient, a place in the order and in a Course of every problem, and a copy
-        for every thread."""
-        own = 16 + Course.ROW_BYTES
+        """A row has a dual variable, its gradient, a place in the order and in an Extrapolation of every problem, and a
+        copy for every thread."""
+        own = 16 + Extrapolation.ROW_BYTES
         return n_labels, Many.vectors + 1, own * n_labels + min(config.threads, n_labels) * ROW.itemsize
 
     def passes(self):
@@ -253,7 +235,7 @@ class Streaming(Many):
     def _begin(self) -> None:
         super()._begin()
         n_rows, n_machines = self._stream.description.n_rows, len(self._machines)
-        rounding = all(float32_box(machine.problem)[1] for machine in self._machines)
+        rounding = all(machine.problem.may_round for machine in self._machines)
         for machine in self._machines if rounding else ():
             machine.keep_float32()
         dtype = np.dtype(np.float32 if rounding else np.float64)
@@ -313,7 +295,7 @@ class Streaming(Many):
 
     def _visit_part(self, rows, busy) -> None:
         alphas = self._read_alphas(rows)
-        own = [alphas[machine.positive] for machine in busy]
+        own = [alphas[machine.problem.positive] for machine in busy]
         threads = min(self._config.threads, len(busy), TABLES)
         tables = [rows, *(copied(rows) for _ in range(threads - 1))]
         self._map(Machine.visit, busy, [tables[place % threads] for place in range(len(busy))], own, threads=threads)
@@ -419,7 +401,7 @@ class Blocks(Streaming):
     def _solve_block(self, rows, machines) -> None:
         n_rows, count, inner = len(rows), len(machines), self._config.inner
         first = int(self._starts[rows["chunk"][0]]) * len(self._machines)
-        places = [first + machine.positive * n_rows for machine in machines]
+        places = [first + machine.problem.positive * n_rows for machine in machines]
         alphas = [self._alphas.read(place, n_rows).astype(np.float64) for place in places]
         self._map(Machine.solve, machines, [rows] * count, alphas, [1 if inner is None else inner] * count)
         self.deadline.check()

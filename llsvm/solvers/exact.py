@@ -17,7 +17,7 @@ from llsvm.core import Certificate
 from llsvm.reader import ROW, Arena, arena_bytes, choose, groups, joined, rows_bytes, shuffle
 from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
-from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Course
+from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Extrapolation
 from llsvm.solvers.streaming import Streaming
 
 # Of the memory for rows, a group takes a part; a small one may take twice as much.
@@ -39,8 +39,8 @@ FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 ALPHAS_TOGETHER = 1 << 15
-# Bytes of an active row that is swept: a course, or, on the way, a second table and whether it stays.
-BESIDE = max(Course.ROW_BYTES, ROW.itemsize + 1) + Copies.ROW_BYTES
+# Bytes of an active row that is swept: an Extrapolation, or, on the way, a second table and whether it stays.
+BESIDE = max(Extrapolation.ROW_BYTES, ROW.itemsize + 1) + Copies.ROW_BYTES
 
 
 class Exact(Streaming):
@@ -51,11 +51,11 @@ class Exact(Streaming):
     _start, _start_loss, _newton = None, 0.0, None
     _visited_all = True  # in the pass before
 
-    def __init__(self, problem, blocks):
-        super().__init__(problem, blocks)
+    def __init__(self, problem, config, blocks):
+        super().__init__(problem, config, blocks)
         self._active, self._slow, self._turn, self._began = self._new_active(), False, 0, time.perf_counter()
         self._n_passes = 0
-        self._bounds = self._box[(problem.signs > 0).astype(int), 0]
+        self._bounds = self._steps.codes[:, 1].copy()
 
     def _smallest_group(self, sizes) -> int:
         return int(sizes.max())
@@ -68,7 +68,7 @@ class Exact(Streaming):
         return max(smallest_group, share, min(SMALL_GROUP, 2 * share))
 
     def _most_arenas(self) -> int:
-        return 3 if self.problem.threads > 1 else 2
+        return 3 if self._config.threads > 1 else 2
 
     def _other_way(self) -> str:
         return ", or a set split into more blocks (llsvm-split -m)"
@@ -79,7 +79,7 @@ class Exact(Streaming):
         sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
         order, passes = np.arange(blocks.n_chunks, dtype=np.int32), 0
         while True:
-            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            shuffle(order, len(order), ~self._config.seed & (2**64 - 1), passes)
             if passes == 0:
                 self._sample = self._choose_sample(order)
                 yield from groups(self._sample, sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
@@ -109,11 +109,12 @@ class Exact(Streaming):
         for group in self._active.groups():
             order, visits = np.arange(len(group.table), dtype=np.int32), 0
             while not visits or not self._is_learnt(visits / self.blocks.n_rows):
-                self._state[6] = self._state[7] = 0
+                self.state.begin_pass()
                 self._sweep(group.table, order, len(order))
                 visits += len(order)
                 self.deadline.check()
-            self._start, self.w, self._state[4:6] = self.w, np.zeros_like(self.w), 0
+            self._start, self.state.w = self.state.w, np.zeros_like(self.state.w)
+            self.state.set_alphas((0, 0))
             del group
         self._is_between_passes = True
         self._renew_active()
@@ -126,11 +127,11 @@ class Exact(Streaming):
             self._start = None
             return
         self._start_loss += sums[0]
-        self._adopt(rows, sums[1:], self.w)
-        self._state[4:6] += sums[1:]
-        self._state[7] += len(rows)
+        self._adopt(rows, sums[1:], self.state.w)
+        self.state.add_alphas(sums[1:])
+        self.state.sums["visits"] += len(rows)
         if self._newton:
-            self._newton.add(rows, self.problem, self._box, self._kind)
+            self._newton.add(rows, self._steps, self._kind)
 
     def _visit(self, arena: Arena) -> None:
         if self._start is not None:
@@ -138,11 +139,9 @@ class Exact(Streaming):
         if self._start is not None:
             return
         order = self._order[: arena.n_rows]
-        order[:] = np.arange(arena.first_slot, arena.first_slot + arena.n_rows)
-        count_from = 0
-        for _ in range(FIRST_VISITS if self._is_first and self.problem.bias else 1):
-            self._sweep(self._table, order, len(order), count_from, together=False)  # other threads read meanwhile
-            count_from = len(self._table)
+        order[:] = np.arange(arena.n_rows)
+        for number in range(FIRST_VISITS if self._is_first and self.problem.bias else 1):
+            self._sweep(arena.rows, order, len(order), together=False, counting=number == 0)  # other threads read
 
     def _after_visit(self, arena: Arena) -> None:
         """Copies the active rows."""
@@ -176,7 +175,7 @@ class Exact(Streaming):
     def _use_wait(self) -> bool:
         """Sweeps some of the active rows, if the disk is slow."""
         waited, enough = self._reader.wait, SLOW_SHARE * (time.perf_counter() - self._began)
-        if self.problem.threads > 1 and waited > max(SLOW_SECONDS, enough) and self._reader.read_seconds > enough:
+        if self._config.threads > 1 and waited > max(SLOW_SECONDS, enough) and self._reader.read_seconds > enough:
             self._slow = True
         if not self._slow or not (tables := self._active.tables()):
             return False
@@ -191,15 +190,15 @@ class Exact(Streaming):
         return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=BESIDE)
 
     def _end_pass(self, done: bool) -> None:
-        self._visited_all = self._state[7] == self.blocks.n_rows
+        self._visited_all = self.state["visits"] == self.blocks.n_rows
         if self._visited_all:
             self._n_active = self._active.n_rows
         if done or self._descends():
             return
         sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
-        sweeps = self.problem.inner or max(1, round(sweeps))
+        sweeps = self._config.inner or max(1, round(sweeps))
         # A part of tall data tells nearly all about w, and alphas can go on where there is one round.
-        one_round = self._active.fit or self.blocks.n_rows >= TALL * len(self.w)
+        one_round = self._active.fit or self.blocks.n_rows >= TALL * len(self.state.w)
         rounds = 1 if one_round else max(1, round(sweeps / SWEEPS_AT_A_TIME))
         for number in range(rounds):
             if self._sweep_round(number, -(-sweeps // rounds), number == rounds - 1) <= self._little(self._n_active):
@@ -217,18 +216,19 @@ class Exact(Streaming):
             self._certify(self._start, self._start_loss)
             if self._is_done():
                 return True
-            if not self._newton.step(self._start_loss, self._start - self.w, self.deadline.check):
+            if not self._newton.step(self._start_loss, self._start - self.state.w, self.deadline.check):
                 self._start = self._newton = None
                 self._renew_active()
                 return True
-        elif self._is_bounded() or not newton.ByPasses.fits(len(self.w), self._n_passes, self.blocks.n_rows,
+        elif self.problem.is_bounded or not newton.ByPasses.fits(len(self.state.w), self._n_passes, self.blocks.n_rows,
                                                             self._spare_bytes):
             return False
         else:
             self._renew_active()
-            self._newton = newton.ByPasses(self.w if self.best_w is None else self.best_w)
+            self._newton = newton.ByPasses(self.state.w if self.best_w is None else self.best_w)
         self._start, self._start_loss = self._newton.w, 0.0
-        self.w[:], self._state[4:6] = 0.0, 0.0
+        self.state.w[:] = 0.0
+        self.state.set_alphas((0, 0))
         return True
 
     def _sweep_round(self, number: int, sweeps: int, last: bool) -> float:
@@ -238,7 +238,7 @@ class Exact(Streaming):
             if number:
                 self._fetch_alphas(group.table)
             self._sweep_on(group.table, sweeps)
-            gap += self._state[8]
+            gap += self.state["gap"]
             self._keep_alphas(group.table)
             del group
         return gap
@@ -253,19 +253,19 @@ class Exact(Streaming):
     def _sweep_on(self, table, sweeps: int) -> None:
         """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
         order = np.arange(len(table), dtype=np.int32)
-        course = Course(order.copy(), self._pace)
+        extrapolation = Extrapolation(order.copy())
         for left in range(sweeps, 0, -1):
-            self._sweep(table, order, len(order), len(table))
+            self._sweep(table, order, len(order), counting=False)
             self.deadline.check()
-            if self._state[8] <= self._little(len(table)):
+            if self.state["gap"] <= self._little(len(table)):
                 break
-            if left > MENDING:  # sweeps, for w where the box stood in the way
-                self._follow(course, table)
+            if left > MENDING:  # sweeps, for w where bounds stood in the way
+                self._follow(extrapolation, table)
 
     @property
     def _last_w(self) -> np.ndarray:
         """That of the sample, as long as rows are given the alphas that belong to it."""
-        return self.w if self._start is None else self._start
+        return self.state.w if self._start is None else self._start
 
     def _renew_active(self) -> None:
         self._active.close()

@@ -30,16 +30,16 @@ class Marks:
         """Whether to sweep so many rows together, of which those are expected to need a step."""
         return steps <= MOST_STEPS * active
 
-    def sweep(self, pool, *arguments) -> int:
+    def sweep(self, pool, *task) -> int:
         """As _dual_cd.sweep."""
-        _, _, active, _, w, *_ = arguments
+        _, _, active, w, *_ = task
         most = min(self._most, max(1, active // BATCHES))
         more, helping = (self._shared, self._copy if self._copies(most) else w, most), []
         _marks.convene(self._shared)
         try:
             for _ in range(self._n_helpers):
-                helping.append(pool.submit(_marks.sweep_together, *arguments, *more, False))
-            return _marks.sweep_together(*arguments, *more, True)
+                helping.append(pool.submit(_marks.sweep_together, *task, *more, False))
+            return _marks.sweep_together(*task, *more, True)
         finally:
             _marks.dismiss(self._shared)
             for help in helping:

@@ -66,8 +66,8 @@ def solve(gradient, diagonal, product, check) -> np.ndarray:
 class Newton:
     """Rows in parts, each with the alphas that belong to w; look(w) -> the loss of all; run: map, or that of a pool."""
 
-    def __init__(self, parts, bias: float, signs, box, kind, look, run, check):
-        self._parts, self._arguments = parts, (bias, signs, box)
+    def __init__(self, parts, problem, kind, look, run, check):
+        self._parts, self._arguments = parts, (problem.bias, problem.codes)
         self._kind, self._look, self._run, self._check = kind, look, run, check
 
     def step(self, w, loss: float, gradient) -> float | None:
@@ -121,8 +121,8 @@ class ByPasses:
     def n_bytes(size: int) -> int:
         return 8 * size * (size + VECTORS)
 
-    def add(self, rows, problem, box, kind) -> None:
-        _newton.add_matrix(rows, problem.bias, problem.signs, box, self._matrix, kind)
+    def add(self, rows, problem, kind) -> None:
+        _newton.add_matrix(rows, problem.bias, problem.codes, self._matrix, kind)
 
     def step(self, loss: float, gradient, check) -> bool:
         """Moves w, which has this loss and gradient of P, after all rows have been added; False where P does not

@@ -8,15 +8,15 @@ mirror image.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 
 import numpy as np
 
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, Problem, Stopped, UsageError, label_order, quoted
-from llsvm.memory import check_vectors, room_beside, vector_bytes, working
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, Stopped, UsageError, label_order, quoted
+from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
+from llsvm.problem import Problem, pose
 
 ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
@@ -38,21 +38,6 @@ def n_columns(n_labels: int) -> int:
     return n_labels if n_labels > 2 else 1
 
 
-def signs_of(positive: int, n_labels: int) -> np.ndarray:
-    """y by label code. All classes look at one array, each from another place on: an array a class would be as many
-    numbers as there are pairs of classes."""
-    return _signs(n_labels)[n_labels - positive : 2 * n_labels - positive]
-
-
-@functools.lru_cache(maxsize=1)
-def _signs(n_labels: int) -> np.ndarray:
-    """1 where n_labels numbers have gone by, else -1."""
-    signs = np.full(2 * n_labels + 1, -1.0)
-    signs[n_labels] = 1.0
-    signs.flags.writeable = False
-    return signs
-
-
 def total_of(certificates) -> Certificate:
     certificates = list(certificates)
     return Certificate(sum(c.primal for c in certificates), sum(c.dual for c in certificates))
@@ -61,11 +46,10 @@ def total_of(certificates) -> Certificate:
 class OneVsRest:
     """What solvers of any number of classes have in common.
 
-    A machine is one problem: the rows of class `positive` (-1: of none) against all others. It has `problem`, `dual`,
-    and grow(n_features), set_labels(n_labels), set_costs(of negative rows, of positive ones), set_bias(bias);
-    turn_into(other, sign) to make another the same point, with y exchanged where sign = -1; begin_look(), look(rows) to
-    be summed over all rows, end_look(sum) -> Certificate; now(), its weights, and take_w() to give them up. `vectors`
-    of the size of w it holds.
+    A machine is one problem: the rows of class `positive` (-1: of none) against all others. It has `problem`, which is
+    replaced as more becomes known, `dual`, and grow(n_features), set_bias(bias); turn_into(other, sign) to make another
+    the same point, with y exchanged where sign = -1; begin_look(), look(rows) to be summed over all rows,
+    end_look(sum) -> Certificate; now(), its weights, and take_w() to give them up. `vectors` of the size of w it holds.
     """
 
     machine_type, vectors, deadline = None, 2, NEVER
@@ -128,9 +112,7 @@ class OneVsRest:
             self._capacity = stream.n_features if stream.labels_known else int(ROOM_TO_GROW * stream.n_features)
             for machine in self._everyone:
                 machine.grow(self._capacity)
-        for machine in self._everyone:
-            machine.set_labels(len(labels))
-        self._set_costs()
+        self._pose()
 
     @property
     def _everyone(self) -> list:
@@ -148,35 +130,26 @@ class OneVsRest:
 
     def _new(self, positive: int):
         config, C = self._config, self._config.C
-        problem = Problem(0, 0, np.inf, np.empty(0), np.zeros((2, 2)), 0.0, config.tolerance, config.seed,
-                          config.threads, config.memory, working(config.memory), config.inner)
-        machine = self.machine_type(problem, positive, self._stream.dtype, config)
+        problem = Problem(positive, 0, (C, C), self._squared_loss, 0.0, config.tolerance)
+        machine = self.machine_type(problem, config, self._stream.dtype)
         machine.deadline = self.deadline
-        machine.set_costs(C, C)
         return machine
 
     def _copy(self, machine, positive: int, sign: float):
         copy = self._new(positive)
-        copy.problem.bias = machine.problem.bias
+        copy.set_bias(machine.problem.bias)
         machine.turn_into(copy, sign)
         return copy
 
-    def _set_costs(self) -> None:
-        """As LIBLINEAR: of two classes each has its own C, of more the positive one of a problem."""
-        labels, config = self._stream.labels, self._config
-        weights = np.array([config.weights.get(label, 1.0) for label in labels])
-        if config.balanced:
-            counts = self._stream.description.label_counts
-            weights = weights * counts.sum() / (len(labels) * counts)
-        for machine in self._machines:
-            negative = weights[1 - machine.positive] if len(labels) == 2 else 1.0
-            machine.set_costs(config.C * negative, config.C * weights[machine.positive])
-
-    def _set_rows(self) -> None:
-        counts = self._stream.description.label_counts
-        n_rows = int(counts.sum())
-        for machine in self._machines:
-            machine.set_rows(n_rows, int(counts[machine.positive]))
+    def _pose(self) -> None:
+        """Gives the machines their problems, by the labels and rows known now."""
+        stream, everyone = self._stream, self._everyone
+        counts = stream.description.label_counts if stream.labels_known else None
+        positives = [machine.problem.positive for machine in everyone]
+        bias = everyone[0].problem.bias
+        problems = pose(positives, stream.labels, self._config, self._squared_loss, bias, counts)
+        for machine, problem in zip(everyone, problems, strict=True):
+            machine.problem = problem
 
     def _room(self) -> int:
         """Bytes for anything beside weights and the rows that come by."""
@@ -356,8 +329,8 @@ class OneVsRest:
     @property
     def _sign(self) -> float:
         """-1 where the machine of two classes has the second of label_order as its positive one."""
-        labels = self._stream.labels
-        return -1.0 if len(labels) == 2 and label_order(labels)[0] != labels[self._machines[0].positive] else 1.0
+        labels, positive = self._stream.labels, self._machines[0].problem.positive
+        return -1.0 if len(labels) == 2 and label_order(labels)[0] != labels[positive] else 1.0
 
     def weights(self) -> np.ndarray:
         """As they are now, (features + 1, columns), the bias last."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from llsvm import _primal
-from llsvm.core import Certificate, PassStats, Problem
+from llsvm.core import Certificate, PassStats
 from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
-from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns, signs_of
+from llsvm.problem import Problem
+from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns
 
 STATE = np.dtype([
     *((name, np.float64) for name in (
@@ -29,8 +30,8 @@ class Machine:
     The number of rows l is that of the data (set_rows), or, where it is not known, that of the rows so far.
     """
 
-    def __init__(self, problem: Problem, positive: int, dtype, config):
-        self.problem, self.positive, self._config = problem, positive, config
+    def __init__(self, problem: Problem, config, dtype):
+        self.problem, self._config = problem, config
         self._kind, self._state = np.zeros(1, dtype), np.zeros(1, STATE)
         self._state["t"] = self._state["scale"] = 1.0
         self._growing = True
@@ -52,29 +53,23 @@ class Machine:
             self._touched = np.append(np.where(self._touched == last, n_features, self._touched),
                                       np.zeros(n_features - last, np.int32)).astype(np.int32)
 
-    def set_labels(self, n_labels: int) -> None:
-        self.problem.signs = signs_of(self.positive, n_labels)
-
-    def set_costs(self, negative: float, positive: float) -> None:
-        self.problem.box[:, 0] = negative, positive
-
     def set_bias(self, bias: float) -> None:
         """w is sum alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
         if self.problem.bias and bias != self.problem.bias:
             for vector in (self._v, self._u, self._gradient):
                 vector[-1:] *= bias / self.problem.bias
             self._measure()
-        self.problem.bias = bias
+        self.problem = replace(self.problem, bias=bias)
 
-    def set_rows(self, n_rows: int, n_positive: int) -> None:
+    def set_rows(self, n_rows: int) -> None:
         """l, and the ball in which the optimum must lie."""
         self._growing = False
         self._state["n_rows"] = n_rows
-        self._state["radius_square"] = math.fsum(self.problem.costs * (n_rows - n_positive, n_positive))
+        self._state["radius_square"] = self.problem.loss_at_zero
         if self._config.init == "random":
             norm = float(np.sqrt(self._state["radius_square"][0]))
             end = len(self._v) - (self.problem.bias == 0)
-            _primal.random_start(self._v[:end], self._config.seed * 65536 + self.positive, norm)
+            _primal.random_start(self._v[:end], self._config.seed * 65536 + self.problem.positive, norm)
             self._measure()
 
     def turn_into(self, other: Machine, sign: float) -> None:
@@ -88,7 +83,7 @@ class Machine:
         problem = self.problem
         _primal.visit(
             rows, order, self._state, self._config.batch, self._growing, self._config.hold_t, self._v, self._u,
-            self._gradient, self._touched, self._marks, problem.bias, problem.signs, problem.costs, self._kind,
+            self._gradient, self._touched, self._marks, problem.bias, problem.codes, self._kind,
         )
 
     def end_block(self, n_rows: int) -> None:
@@ -250,7 +245,8 @@ class Pegasos(OneVsRest):
         self._room()
         if first and self._stream.labels_known:
             self._set_bias_of_all(self.bias)
-            self._set_rows()
+            for machine in self._machines:
+                machine.set_rows(self._stream.description.n_rows)
 
     def _stats(self, number: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait

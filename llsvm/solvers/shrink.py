@@ -12,8 +12,9 @@ import time
 import numpy as np
 
 from llsvm.active import ActiveRows
-from llsvm.core import PassStats, Problem
+from llsvm.core import PassStats
 from llsvm.memory import working
+from llsvm.problem import Problem
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.one_vs_rest import OneVsRest
 
@@ -25,14 +26,14 @@ VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are vi
 class Machine(DualMachine):
     """Visits a row when it is read, and compares dual values."""
 
-    def __init__(self, problem: Problem, positive: int, dtype, config):
-        super().__init__(problem, positive, dtype, config)
+    def __init__(self, problem: Problem, config, dtype):
+        super().__init__(problem, config, dtype)
         self.change, self._dual_before = np.inf, 0.0
 
     def visit_once(self, table, alphas) -> None:
         """Visits rows, whose alphas are 0, in their order."""
         rows = self.own(table)
-        self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), len(rows))
+        self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), counting=False)
         alphas[:] = rows["alpha"]
 
     def settle(self, tolerance: float) -> None:

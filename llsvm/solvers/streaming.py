@@ -9,9 +9,10 @@ import numpy as np
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate, UsageError
 from llsvm.evaluate import total_loss
-from llsvm.memory import BUFFERS, enough, format_size, short_size
+from llsvm.memory import BUFFERS, enough, format_size, short_size, working
 from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
-from llsvm.solvers.dual_cd import DualCD, float32_box, half_square
+from llsvm.solvers.dual_cd import DualCD
+from llsvm.solvers.together import half_square
 
 WORTH_CERTIFYING = 20
 ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
@@ -28,10 +29,9 @@ class Streaming(DualCD):
     _is_first = True  # this pass
     _is_between_passes = True  # no row of a pass is left to be read
 
-    def __init__(self, problem, blocks):
-        super().__init__(problem)
+    def __init__(self, problem, config, blocks):
+        super().__init__(problem, config, blocks.n_features + 1, np.zeros(1, blocks.dtype), problem.may_round)
         self.blocks = blocks
-        self._kind, (self._box, self._round) = np.zeros(1, blocks.dtype), float32_box(problem)
         self._gather_team(blocks.description)
         self._first_rows = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
         self._starts = self._first_rows.tolist()
@@ -40,7 +40,7 @@ class Streaming(DualCD):
 
     def _n_readers(self, n_arenas: int) -> int:
         """Threads that fill arenas, beside this one, which helps them."""
-        return min(n_arenas, max(2, self.problem.threads)) - 1
+        return min(n_arenas, max(2, self._config.threads)) - 1
 
     def _lay_out(self) -> None:
         """Divides the working memory; see docs/out-of-core.md."""
@@ -51,12 +51,12 @@ class Streaming(DualCD):
         for n_arenas in range(self._most_arenas(), 1, -1):
             decoding = max(0, 3 * largest * (self._n_readers(n_arenas) + 1) - BUFFERS)
             fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 160 * blocks.n_chunks
-            rest = self.problem.working - fixed
+            rest = working(self._config.memory) - fixed
             if rest >= ARENAS_SHARE * n_arenas * smallest_group:
                 break
         if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
             self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
-        alpha_type = np.dtype(np.float32 if self._round else np.float64)
+        alpha_type = np.dtype(np.float32 if self._steps.rounded else np.float64)
         alpha_bytes = alpha_type.itemsize * blocks.n_rows
         alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest_group
         rest -= alpha_bytes if alphas_fit else 0
@@ -67,11 +67,8 @@ class Streaming(DualCD):
         table_bytes = group_rows * (ROW.itemsize + 4)
         self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
         self._spare_bytes = max(0, rest - n_arenas * (self._group_bytes + table_bytes))
-        self._table, self._order = np.empty(n_arenas * group_rows, ROW), np.empty(group_rows, np.int32)
-        self._group_rows, self._groups = group_rows, []
-        for start in range(0, n_arenas * group_rows, group_rows):
-            table = self._table[start : start + group_rows]
-            self._groups.append(Arena(self._group_bytes, table, blocks.dtype, start))
+        self._group_rows, self._order = group_rows, np.empty(group_rows, np.int32)
+        self._groups = [Arena(self._group_bytes, np.empty(group_rows, ROW), blocks.dtype) for _ in range(n_arenas)]
 
     def _most_arenas(self) -> int:
         """One that is visited, and those that are filled meanwhile."""
@@ -84,7 +81,7 @@ class Streaming(DualCD):
 
     def _refuse(self, needed: int) -> None:
         raise UsageError(
-            f"--memory {short_size(self.problem.memory)} is too small: the weights of {self.problem.n_features} "
+            f"--memory {short_size(self._config.memory)} is too small: the weights of {self.blocks.n_features} "
             f"features and the rows to work on take {format_size(needed)} at least",
             f"--memory {enough(needed)} would do" + self._other_way(),
         )
@@ -114,13 +111,13 @@ class Streaming(DualCD):
         self._prepare()
         while True:
             start, number, waited = time.perf_counter(), number + 1, self._reader.wait
-            looking = self._last_w is self.w and estimate <= WORTH_CERTIFYING * self.problem.tolerance
-            snapshot = self.w.copy() if looking else None
+            looking = self._last_w is self.state.w and estimate <= WORTH_CERTIFYING * self.problem.tolerance
+            snapshot = self.state.w.copy() if looking else None
             loss = self._pass(snapshot)
             self._is_first = False
             if snapshot is not None:
                 self._certify(snapshot, loss)
-            snapshot = None  # makes room for a Course
+            snapshot = None  # makes room for an Extrapolation
             self._end_pass(self._is_done())
             self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
             self.compute += time.perf_counter() - start - (self.wait - waited)
@@ -135,7 +132,7 @@ class Streaming(DualCD):
         As long as that w seems good enough, rows are only looked at."""
         sums, loss, gap, rows_left, self._is_between_passes = np.zeros(3), 0.0, 0.0, self.blocks.n_rows, False
         dual, is_enough = self.dual if snapshot is not None else 0.0, False
-        self._state[6] = self._state[7] = 0
+        self.state.begin_pass()
         while rows_left:
             while not self._reader.ready and self._use_wait():
                 pass
@@ -152,16 +149,16 @@ class Streaming(DualCD):
                 self._end_visit(arena, group)
                 self._after_visit(arena)
             self._reader.release(arena)
-            self.problem.progress(1 - rows_left / self.blocks.n_rows)
+            self._progress(1 - rows_left / self.blocks.n_rows)
             self._is_between_passes = not rows_left
             self.deadline.check()
         return loss
 
     def _met(self) -> Certificate:
         """The objectives with the losses met in the pass, if it visited all rows."""
-        square = half_square(self.w)
-        loss = float(self._state[6]) if self._state[7] == self.blocks.n_rows else np.inf
-        return Certificate(square + loss, self._dual_at(square))
+        square = half_square(self.state.w)
+        loss = self.state["losses"] if self.state["visits"] == self.blocks.n_rows else np.inf
+        return Certificate(square + loss, self.state.dual_at(square))
 
     def certify(self) -> None:
         """The gap of w as it is now: one pass that only reads."""
@@ -192,7 +189,7 @@ class Streaming(DualCD):
         self._close_team()
         self._reader.close()
         self._alphas.close()
-        self._groups = self._table = self._reader = self._order = self._alphas = self.w = None
+        self._groups = self._reader = self._order = self._alphas = self.state.w = None
 
     def _prepare(self) -> None:
         """Before the first pass."""
@@ -231,11 +228,10 @@ class Blocks(Streaming):
     def _plan(self):
         order, passes = np.unique(self.blocks.chunk_block).astype(np.int32), 0
         while True:
-            shuffle(order, len(order), ~self.problem.seed & (2**64 - 1), passes)
+            shuffle(order, len(order), ~self._config.seed & (2**64 - 1), passes)
             passes += 1
             for block in order:
                 yield self.blocks.block_chunks(block).tolist()
 
     def _visit(self, arena: Arena) -> None:
-        order = np.arange(arena.first_slot, arena.first_slot + arena.n_rows, dtype=np.int32)
-        self._solve(self._table, order, 1 if self.problem.inner is None else self.problem.inner, arena.first_slot)
+        self._solve(arena.rows, 1 if self._config.inner is None else self._config.inner)

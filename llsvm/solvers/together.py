@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llsvm import _dual_cd
 from llsvm.evaluate import dot
 
 # A thread has twice as many rows at once where D gains this share of what their steps should add to it, and half as
@@ -16,9 +17,9 @@ def half_square(w: np.ndarray) -> float:
     return 0.5 * dot(w, w)
 
 
-def dual_at(state: np.ndarray, square: float) -> float:
+def dual_at(sums: np.ndarray, square: float) -> float:
     """The dual value, w.w / 2 being known."""
-    return float(state[4] - state[5]) - square
+    return float(sums["sum_alpha"][0] - sums["sum_square"][0]) - square
 
 
 class Together:
@@ -36,35 +37,35 @@ class Together:
         self.memory = room[start : start + n_bytes]
         self._alone, self._patience = 0, 1
 
-    def sweep(self, pool, *arguments, sweep_alone) -> int:
-        """As sweep_alone, which is _dual_cd's and goes on where no two rows go together. Until it is known how many do,
-        there are trials on the way."""
-        if not self.rows:
-            return sweep_alone(*arguments)
-        table, order, active, count_from, w, *rest = arguments
-        state, start, kept, more = rest[-2], 0, 0, self.prepare(table, order[:active], w)
-        dual = dual_at(state, half_square(w))
+    def sweep(self, pool, table, order, active: int, w, codes, sums, kind) -> int:
+        """As _dual_cd.sweep, which goes on where no two rows go together. Until it is known how many do, there are
+        trials on the way."""
+        start, sums["kept"], more = 0, 0, self.prepare(table, order[:active], w)
+        dual = dual_at(sums, half_square(w))
         while start < active and self.rows:
             end, before = active, None
             if self.rows < self._most:
                 end = min(active, start + self._trial * self.rows)
                 slots = order[start:end].copy()
-                before = table["alpha"][slots], w.copy(), state[4:6].copy(), dual
-            kept = self._visit(pool, rest[-1], table, order, start, end, kept, count_from, w, *rest, self.memory, *more)
-            is_small, last, dual = state[10] <= SMALLEST_GAIN * abs(dual), dual, dual_at(state, half_square(w))
-            if not is_small and not self._judge((dual - last) / state[10]) and before:
-                table["alpha"][slots], w[:], state[4:6], dual = before
+                before = table["alpha"][slots], w.copy(), sums[["sum_alpha", "sum_square"]].copy(), dual
+            self._visit(pool, table, order, start, end, w, codes, sums, kind, *more)
+            expected = sums["expected"][0]
+            is_small, last, dual = expected <= SMALLEST_GAIN * abs(dual), dual, dual_at(sums, half_square(w))
+            if not is_small and not self._judge((dual - last) / expected) and before:
+                table["alpha"][slots], w[:], sums[["sum_alpha", "sum_square"]], dual = before
             start = end
-        return kept if start == active else _go_on(sweep_alone, start, kept, *arguments)
+        if start < active:
+            _go_on(start, table, order, active, w, codes, sums, kind)
+        return int(sums["kept"][0])
 
-    def _visit(self, pool, kind, *arguments) -> int:
+    def _visit(self, pool, table, order, start: int, end: int, w, codes, sums, kind, *more) -> None:
         """Rows order[start:end], by all threads or, for a while after one came late, by this one."""
         n_helpers, helping = 0 if self._alone else self.n_threads - 1, []
-        self.kernel.convene(self.memory)
+        self.kernel.convene(self.memory, self.rows, n_helpers)
         try:
             for _ in range(n_helpers):
                 helping.append(pool.submit(self.kernel.help, self.memory, kind))
-            kept, helped = self.kernel.sweep(*arguments, self.rows, n_helpers)
+            helped = self.kernel.sweep(table, order, start, end, w, codes, sums, kind, self.memory, *more)
         finally:
             self.kernel.dismiss(self.memory)
             for help in helping:
@@ -76,7 +77,6 @@ class Together:
             self._patience = 1
         else:
             self._alone, self._patience = self._patience, min(2 * self._patience, MOST_SWEEPS_ALONE)
-        return kept
 
     def _judge(self, share: float) -> bool:
         """D has gained this share of what was expected. False if that is bad."""
@@ -88,12 +88,12 @@ class Together:
         return not is_bad
 
 
-def _go_on(sweep_alone, start: int, kept: int, table, order, active: int, *rest) -> int:
-    """The rest of a sweep, from start on, of whose rows before so many were kept."""
-    state, rows = rest[-2], order[start:active]
-    highest, lowest, gap, steps = state[[2, 3, 8, 9]]
-    kept_later = sweep_alone(table, rows, len(rows), *rest)
-    state[[2, 3]] = max(highest, state[2]), min(lowest, state[3])
-    state[[8, 9]] += gap, steps
+def _go_on(start: int, table, order, active: int, w, codes, sums, kind) -> None:
+    """The rest of a sweep, from start on, by one thread."""
+    rows, before, kept = order[start:active], sums.copy(), int(sums["kept"][0])
+    kept_later = _dual_cd.sweep(table, rows, len(rows), w, codes, sums, kind)
+    sums["highest"], sums["lowest"] = max(before["highest"], sums["highest"]), min(before["lowest"], sums["lowest"])
+    sums["gap"] += before["gap"]
+    sums["steps"] += before["steps"]
     order[kept:active] = np.concatenate([rows[:kept_later], order[kept:start], rows[kept_later:]])
-    return kept + kept_later
+    sums["kept"] = kept + kept_later
