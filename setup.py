@@ -17,7 +17,8 @@ DIRECTIVES = {
     "cdivision": True,
     "embedsignature": True,
 }
-# -ffp-contract=off: no fused multiply-add behind our back, so that a seed gives one model on every machine.
+# -ffp-contract=off: no fused multiply-add behind our back, so that a seed and a number of threads give one model on
+# every processor.
 # -g0: Python's own flags ask for debug information, which is four fifths of a wheel and a fifth of the compile time.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-g0"]
 # GNU's linker drops the symbols nobody needs; Apple's has no such option any more.
