@@ -29,7 +29,7 @@ VISITED_TOGETHER = 1 << 20  # rows by classes, after which the time is looked at
 WORTH_CERTIFYING = 20
 ROOM_TO_GROW = 1.5
 # From disk: rounds over the active rows after a pass, and by how many loops in all, or full ones' worth of work, they
-# grow from pass to pass, for so many passes (docs/multiclass.md).
+# grow from pass to pass, for so many passes (docs/lab/multiclass.md).
 ROUNDS, LOOPS, FULL_LOOPS, GROWTH = 4, 2.5, 0.25, 48
 # What a visit holds of a row and of each of its nodes; loops over the active rows, of a node.
 ROW_BYTES, NODE_BYTES, ACTIVE_NODE_BYTES = 64, 28, 64
