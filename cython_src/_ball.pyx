@@ -78,7 +78,7 @@ def visit(
     cdef double y, d, dot, square, distance, step
     with nogil:
         for s in range(n_visits):
-            look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
+            look_ahead(&ahead, &rows[0], sizeof(Row), &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
             y = codes[row.code, 0]
             d = codes[row.code, 2]

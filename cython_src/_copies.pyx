@@ -17,7 +17,7 @@ from libc.math cimport fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, SMALLEST, State, Visits, begin, go_on_from, move_kept, square_of
+from _dual cimport SHRINK, SMALLEST, Dual, State, Visits, begin, dual_of, go_on_from, move_kept, row_of, square_of
 from _dual cimport end as end_visits
 from _sparse cimport ROWS_AHEAD, TABLE_AHEAD, Row, prefetch_near, row_size, row_axpy, row_dot, value_t
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
@@ -104,11 +104,10 @@ cdef inline void ask_for(const Visits* v, int64_t s, int64_t end, const value_t*
     cdef const Row* row
     cdef uint64_t line
     if s + ROWS_AHEAD + TABLE_AHEAD < end:
-        row = &v.rows[v.order[s + ROWS_AHEAD + TABLE_AHEAD]]
-        prefetch_near(row)
-        prefetch_near(&row.layout)
+        prefetch_near(row_of(v, v.order[s + ROWS_AHEAD + TABLE_AHEAD]))
+        prefetch_near(&dual_of(v, v.order[s + ROWS_AHEAD + TABLE_AHEAD]).gradient)
     if s + ROWS_AHEAD < end:
-        row = &v.rows[v.order[s + ROWS_AHEAD]]
+        row = row_of(v, v.order[s + ROWS_AHEAD])
         line = row.data & ~<uint64_t>63
         while line < row.data + row_size(row, sizeof(value_t)):
             prefetch_near(<const void*>line)
@@ -126,10 +125,10 @@ cdef inline void look(
     for k in range(size_of_batch(plan, start, t, number)):
         s = first + k
         ask_for(v, s, end, kind)
-        row = &v.rows[v.order[s]]
+        row = row_of(v, v.order[s])
         entry = &desk.batches[number % SLOTS][k]
         entry.product = row_dot(v.w, row, kind)
-        entry.alpha = row.alpha
+        entry.alpha = dual_of(v, v.order[s]).alpha
         entry.square = square_of(v, row)
         entry.slot = v.order[s]
         entry.code = row.code
@@ -169,7 +168,6 @@ cdef inline double decide(
     cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, visits = 0, bias_change = 0
     cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
     cdef bint is_low, is_high, needs_step, leaves
-    cdef Row* row
     for k in range(size_of_batch(plan, start, t, number)):
         entry = &desk.batches[number % SLOTS][k]
         old = entry.alpha
@@ -201,9 +199,8 @@ cdef inline double decide(
         new = new if needs_step else old
         steps += needs_step
         change = new - old
-        row = &v.rows[entry.slot]
-        row.gradient = <float>G
-        row.alpha = new
+        dual_of(v, entry.slot).gradient = <float>G
+        dual_of(v, entry.slot).alpha = new
         desk.changes[k] = change * y
         bias_change += change * y * bias
         sum_alpha += change
@@ -227,7 +224,7 @@ cdef inline void add(const Desk* desk, int64_t number, int64_t n, const value_t*
     cdef int64_t k
     for k in range(n):
         if desk.changes[k] != 0:
-            row_axpy(desk.changes[k], &desk.v.rows[desk.batches[number % SLOTS][k].slot], desk.v.w, kind)
+            row_axpy(desk.changes[k], row_of(&desk.v, desk.batches[number % SLOTS][k].slot), desk.v.w, kind)
 
 
 cdef inline void merge(const Plan* plan, Office* office, int64_t t) noexcept nogil:
@@ -343,8 +340,9 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, double[::1] w, const double[:, ::1] codes,
-    State[::1] state, const value_t[::1] kind, uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
+    double[:, ::1] copies, int8_t[::1] marks
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
@@ -357,7 +355,7 @@ def sweep(
     cdef Visits all
     cdef int64_t t
     cdef bint helped
-    begin(&all, rows, order, w, codes, found)
+    begin(&all, rows, duals, order, w, codes, found)
     office.plan.start = start
     office.plan.end = end
     office.plan.n_threads = copies.shape[0]

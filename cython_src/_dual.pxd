@@ -1,11 +1,12 @@
 # A visit of one row by dual coordinate descent (the problem: _dual_cd.pyx), for sweeps of one thread and of many.
 
 from libc.math cimport INFINITY, fabs
-from libc.stdint cimport int8_t, int32_t, int64_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint16_t, uint64_t
 
-from _sparse cimport Row, row_axpy, row_dot, value_t
+from _sparse cimport Row, row_at, row_axpy, row_dot, value_t
 
 cdef enum:
+    DUALS_AHEAD = 8  # rows, whose duals are asked for before their turn
     NOTHING = 0
     STEP = 1
     SHRINK = 2
@@ -22,6 +23,12 @@ cdef struct Code:
     double y
     double U
     double d
+
+
+# Of a row in a problem: its dual variable, and the gradient of -D in it when it was last looked at.
+cdef packed struct Dual:
+    double alpha
+    float gradient
 
 
 # Of one problem: what sweeps need to know beside rows and w, and what they find.
@@ -48,9 +55,13 @@ cdef struct State:
     int64_t shrink
 
 
-# The problem, and what visits have found.
+# The problem, and what visits have found. Rows and duals stand so many bytes apart; beside: each dual by its row.
 cdef struct Visits:
-    Row* rows
+    const Row* rows
+    Dual* duals
+    int64_t row_stride
+    int64_t dual_stride
+    bint beside
     int32_t* order
     double* w
     int64_t last_weight
@@ -71,7 +82,7 @@ cdef struct Visits:
     double steps
 
 
-# A row at one w: y and its bounds, its loss, its part of the gap, the gradient of -D, 0 of it where alpha cannot follow.
+# A row at one w: y and its bounds, its loss, its part of the gap, the gradient of -D, 0 where alpha cannot follow.
 cdef struct Seen:
     double y
     double U
@@ -82,10 +93,27 @@ cdef struct Seen:
     double projected
 
 
-cdef inline void begin(
-    Visits* v, Row[::1] rows, int32_t[::1] order, double[::1] w, const double[:, ::1] codes, const State* state
-) noexcept:
+cdef inline void see(Visits* v, const Row[:] rows, Dual[:] duals) noexcept:
     v.rows = &rows[0] if rows.shape[0] else NULL
+    v.duals = &duals[0] if duals.shape[0] else NULL
+    v.row_stride = rows.strides[0]
+    v.dual_stride = duals.strides[0]
+    v.beside = v.row_stride == v.dual_stride
+
+
+cdef inline const Row* row_of(const Visits* v, int64_t slot) noexcept nogil:
+    return row_at(v.rows, v.row_stride, slot)
+
+
+cdef inline Dual* dual_of(const Visits* v, int64_t slot) noexcept nogil:
+    return <Dual*>(<uint64_t>v.duals + <uint64_t>(slot * v.dual_stride))
+
+
+cdef inline void begin(
+    Visits* v, const Row[:] rows, Dual[:] duals, int32_t[::1] order, double[::1] w, const double[:, ::1] codes,
+    const State* state
+) noexcept:
+    see(v, rows, duals)
     v.order = &order[0] if order.shape[0] else NULL
     v.w = &w[0]
     v.last_weight = w.shape[0] - 1
@@ -145,11 +173,13 @@ cdef inline int8_t judge(const Visits* v, uint16_t code, double old, double prod
     return STEP if fabs(G) > SMALLEST else NOTHING
 
 
-cdef inline int8_t look(const Visits* v, Row* row, Seen* seen, const value_t* kind) noexcept nogil:
-    """What a row is by w as it is, and what it needs."""
+cdef inline int8_t look(const Visits* v, int32_t slot, Seen* seen, const value_t* kind) noexcept nogil:
+    """What the row in a slot is by w as it is, and what it needs."""
+    cdef const Row* row = row_of(v, slot)
     cdef double product = row_dot(v.w, row, kind) + v.w[v.last_weight] * v.bias
-    cdef int8_t mark = judge(v, row.code, row.alpha, product, seen)
-    row.gradient = <float>seen.gradient
+    cdef Dual* dual = dual_of(v, slot)
+    cdef int8_t mark = judge(v, row.code, dual.alpha, product, seen)
+    dual.gradient = <float>seen.gradient
     return mark
 
 
@@ -169,12 +199,14 @@ cdef inline double square_of(const Visits* v, const Row* row) noexcept nogil:
 
 
 cdef inline void step(
-    const Visits* v, Row* row, const Seen* seen, double* sum_alpha, double* sum_square, const value_t* kind
+    const Visits* v, int32_t slot, const Seen* seen, double* sum_alpha, double* sum_square, const value_t* kind
 ) noexcept nogil:
-    """Makes D largest in the alpha of this row."""
-    cdef double old = row.alpha, new = best_alpha(v, old, square_of(v, row), seen), change
+    """Makes D largest in the alpha of the row in this slot."""
+    cdef const Row* row = row_of(v, slot)
+    cdef Dual* dual = dual_of(v, slot)
+    cdef double old = dual.alpha, new = best_alpha(v, old, square_of(v, row), seen), change
     if new != old:
-        row.alpha = new
+        dual.alpha = new
         sum_alpha[0] += new - old
         sum_square[0] += 0.5 * seen.d * (new - old) * (new + old)
         change = (new - old) * seen.y

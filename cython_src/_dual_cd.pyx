@@ -14,10 +14,10 @@ shrinking and stopping as in LIBLINEAR's solve_l2r_l1l2_svc).
 import numpy as np
 
 from libc.math cimport INFINITY
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from _dual cimport SHRINK, STEP, Code, Seen, State, Visits, begin, end, look, step
-from _sparse cimport Ahead, Row, look_ahead, row_axpy, value_t
+from _dual cimport DUALS_AHEAD, SHRINK, STEP, Code, Dual, Seen, State, Visits, begin, dual_of, end, look, see, step
+from _sparse cimport Ahead, Row, look_ahead, prefetch, row_axpy, value_t
 
 cdef State _state
 STATE = np.asarray(<State[:1]>&_state).dtype
@@ -27,7 +27,6 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     """One thread alone; returns the number of rows that stay active, which are the first of order then."""
     cdef int64_t s, kept = 0
     cdef int32_t slot
-    cdef Row* rows = v.rows
     cdef int32_t* order = v.order
     cdef Ahead ahead = [0, 0]
     cdef Seen seen
@@ -35,9 +34,11 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     cdef double highest = -INFINITY, lowest = INFINITY
     cdef double sum_alpha = 0, sum_square = 0, losses = 0, gap = 0, steps = 0
     for s in range(active):
-        look_ahead(&ahead, rows, order, s, active, sizeof(value_t))
+        look_ahead(&ahead, v.rows, v.row_stride, order, s, active, sizeof(value_t))
+        if not v.beside and s + DUALS_AHEAD < active:
+            prefetch(&dual_of(v, order[s + DUALS_AHEAD]).gradient)
         slot = order[s]
-        mark = look(v, &rows[slot], &seen, kind)
+        mark = look(v, slot, &seen, kind)
         gap += seen.gap
         losses += seen.loss
         if mark == SHRINK:
@@ -49,7 +50,7 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
         lowest = min(lowest, seen.projected)
         if mark == STEP:
             steps += 1
-            step(v, &rows[slot], &seen, &sum_alpha, &sum_square, kind)
+            step(v, slot, &seen, &sum_alpha, &sum_square, kind)
     v.highest = highest
     v.lowest = lowest
     v.sum_alpha = sum_alpha
@@ -62,16 +63,16 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t active, double[::1] w, const double[:, ::1] codes, State[::1] state,
-    const value_t[::1] kind
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t active, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind
 ):
-    """Visits rows[order[0 .. active-1]], changing w, alpha and gradient in place.
+    """Visits rows[order[0 .. active-1]], changing w and their duals in place.
 
     codes[code] = (y, U, d). kind is any array of the value type. Returns the new number of active rows: with
     state.shrink, rows that have stayed at a bound leave the first `active` entries of order.
     """
     cdef Visits v
-    begin(&v, rows, order, w, codes, &state[0])
+    begin(&v, rows, duals, order, w, codes, &state[0])
     with nogil:
         active = visit_all(&v, active, &kind[0])
     end(&v, &state[0])
@@ -79,8 +80,8 @@ def sweep(
 
 
 def survey(
-    Row[::1] rows, const double[::1] w, const double[:, ::1] codes, double bias, double[::1] sums,
-    const value_t[::1] kind
+    const Row[:] rows, Dual[:] duals, const double[::1] w, const double[:, ::1] codes, double bias,
+    double[::1] sums, const value_t[::1] kind
 ):
     """Looks at all rows at one w, changing their gradients alone. Arguments as in sweep.
 
@@ -90,6 +91,7 @@ def survey(
     cdef Seen seen
     cdef int64_t r
     cdef double before, losses = 0, gap = 0, changes = 0
+    see(&v, rows, duals)
     v.w = <double*>&w[0]  # which is only read
     v.last_weight = w.shape[0] - 1
     v.bias = bias
@@ -97,8 +99,8 @@ def survey(
     v.shrink = False
     with nogil:
         for r in range(rows.shape[0]):
-            before = rows[r].gradient
-            look(&v, &rows[r], &seen, &kind[0])
+            before = duals[r].gradient
+            look(&v, <int32_t>r, &seen, &kind[0])
             losses += seen.loss
             gap += seen.gap
             changes += (seen.gradient - before) * (seen.gradient - before)
@@ -108,7 +110,8 @@ def survey(
 
 
 def select(
-    const Row[::1] rows, int32_t first, const double[:, ::1] codes, double margin, int32_t[::1] order
+    const Row[:] rows, const Dual[:] duals, int32_t first, const double[:, ::1] codes, double margin,
+    int32_t[::1] order
 ):
     """The slots, from `first` on, of the rows whose alpha is free or at the wrong bound, or whose gradient is within
     the margin: into order; returns how many there are."""
@@ -116,17 +119,30 @@ def select(
     cdef double alpha, U, G
     with nogil:
         for r in range(rows.shape[0]):
-            alpha = rows[r].alpha
+            alpha = duals[r].alpha
             U = codes[rows[r].code, 1]
-            G = rows[r].gradient
+            G = duals[r].gradient
             order[n] = first + <int32_t>r
             n += 0 < alpha < U or -margin <= G <= margin or (G < 0 if alpha == 0 else G > 0)
     return n
 
 
+def choose(
+    const Row[:] rows, const Dual[:] duals, const double[:, ::1] codes, double margin, uint8_t[::1] chosen
+):
+    """chosen[r] = 1 where the alpha of row r is free, 0 < alpha < U, or its gradient within the margin, else 0; returns
+    how many are."""
+    cdef int64_t r, n = 0
+    with nogil:
+        for r in range(rows.shape[0]):
+            chosen[r] = (0 < duals[r].alpha < codes[rows[r].code, 1]) or (-margin <= duals[r].gradient <= margin)
+            n += chosen[r]
+    return n
+
+
 def adopt(
-    Row[::1] rows, const double[:, ::1] codes, double bias, bint round_alpha, double[::1] sums, double[::1] change,
-    const value_t[::1] kind
+    const Row[:] rows, Dual[:] duals, const double[:, ::1] codes, double bias, bint round_alpha,
+    double[::1] sums, double[::1] change, const value_t[::1] kind
 ):
     """Gives every row the alpha that its loss has at the w of a survey: 0 <= a <= U where a z - d a^2 / 2 is largest.
 
@@ -139,11 +155,11 @@ def adopt(
             y = codes[rows[r].code, 0]
             U = codes[rows[r].code, 1]
             d = codes[rows[r].code, 2]
-            z = d * rows[r].alpha - rows[r].gradient
+            z = d * duals[r].alpha - duals[r].gradient
             alpha = 0 if z <= 0 else (U if U * d <= z else z / d)
             if round_alpha:
                 alpha = <double><float>alpha
-            rows[r].alpha = alpha
+            duals[r].alpha = alpha
             if alpha > 0:
                 sum_alpha += alpha
                 sum_square += 0.5 * d * alpha * alpha
@@ -153,34 +169,34 @@ def adopt(
     sums[1] = sum_square
 
 
-def read_alphas(const Row[::1] rows, const int32_t[::1] slots, double[::1] alphas):
+def read_alphas(const Dual[:] duals, const int32_t[::1] slots, double[::1] alphas):
     """The alphas of the rows in these slots."""
     cdef int64_t k
     with nogil:
         for k in range(slots.shape[0]):
-            alphas[k] = rows[slots[k]].alpha
+            alphas[k] = duals[slots[k]].alpha
 
 
 def measure_course(
-    const Row[::1] rows, const int32_t[::1] slots, const double[::1] before, const double[:, ::1] codes
+    const Row[:] rows, const Dual[:] duals, const int32_t[::1] slots, const double[::1] before,
+    const double[:, ::1] codes
 ):
     """Of the change c of alphas since they were `before`: (sum c (1 - d a), sum d c^2)."""
     cdef int64_t k
-    cdef double d, change, slope = 0, curvature = 0
-    cdef const Row* row
+    cdef double d, alpha, change, slope = 0, curvature = 0
     with nogil:
         for k in range(slots.shape[0]):
-            row = &rows[slots[k]]
-            d = codes[row.code, 2]
-            change = row.alpha - before[k]
-            slope += change * (1 - d * row.alpha)
+            d = codes[rows[slots[k]].code, 2]
+            alpha = duals[slots[k]].alpha
+            change = alpha - before[k]
+            slope += change * (1 - d * alpha)
             curvature += d * change * change
     return slope, curvature
 
 
 def go_on(
-    Row[::1] rows, const int32_t[::1] slots, const double[::1] before, double share, double[::1] w,
-    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind
+    const Row[:] rows, Dual[:] duals, const int32_t[::1] slots, const double[::1] before, double share,
+    double[::1] w, const double[:, ::1] codes, State[::1] state, const value_t[::1] kind
 ):
     """Alphas change by this share of their change since they were `before`, but stay within their bounds.
 
@@ -189,11 +205,11 @@ def go_on(
     cdef int64_t k, last = w.shape[0] - 1
     cdef double y, d, old, wanted, new, bias = state[0].bias, sum_alpha = 0, sum_square = 0
     cdef bint round_alpha = state[0].round_alpha
-    cdef Row* row
+    cdef const Row* row
     with nogil:
         for k in range(slots.shape[0]):
             row = &rows[slots[k]]
-            old = row.alpha
+            old = duals[slots[k]].alpha
             if old == before[k]:
                 continue
             y = codes[row.code, 0]
@@ -205,7 +221,7 @@ def go_on(
             if new != wanted:
                 row_axpy((new - wanted) * y, row, &w[0], &kind[0])
                 w[last] += (new - wanted) * y * bias
-            row.alpha = new
+            duals[slots[k]].alpha = new
             sum_alpha += new - old
             sum_square += 0.5 * d * (new - old) * (new + old)
     state[0].sum_alpha += sum_alpha

@@ -25,7 +25,7 @@ def dot(const double[::1] a, const double[::1] b):
 
 
 def losses(
-    const Row[::1] rows, const double[::1] w, double bias, const double[:, ::1] codes, const value_t[::1] kind
+    const Row[:] rows, const double[::1] w, double bias, const double[:, ::1] codes, const value_t[::1] kind
 ):
     """sum_i loss_i(1 - y_i w.x_i) over rows; codes as in _dual_cd.sweep."""
     cdef int64_t r
@@ -41,7 +41,7 @@ def losses(
 
 
 def ray(
-    const Row[::1] rows, const double[::1] w, double bias, const double[:, ::1] codes,
+    const Row[:] rows, const double[::1] w, double bias, const double[:, ::1] codes,
     double[:, ::1] sums, const value_t[::1] kind
 ):
     """Adds to sums (FACTORS, 3) what the losses of rows on the ray s w, s >= 0, are made of.

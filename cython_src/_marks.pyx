@@ -10,9 +10,9 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, STEP, Seen, State, Visits, begin, look, move_kept, step
+from _dual cimport DUALS_AHEAD, SHRINK, STEP, Dual, Seen, State, Visits, begin, dual_of, look, move_kept, row_of, step
 from _dual cimport end as end_visits
-from _sparse cimport TABLE_AHEAD, Ahead, Row, ask_for_entry, look_ahead, value_t
+from _sparse cimport TABLE_AHEAD, Ahead, Row, ask_for_entry, look_ahead, prefetch, value_t
 from _threads cimport count, load, publish, replace, rest
 
 cdef enum:
@@ -50,8 +50,8 @@ cdef struct Shared:
 SHARED_BYTES, MOST_ROWS, MOST_THREADS = sizeof(Shared), LARGEST_BATCH, TILES
 
 
-cdef inline bint is_free(const Visits* v, const Row* row) noexcept nogil:
-    return 0 < row.alpha < v.codes[row.code].U
+cdef inline bint is_free(const Visits* v, int32_t slot) noexcept nogil:
+    return 0 < dual_of(v, slot).alpha < v.codes[row_of(v, slot).code].U
 
 
 cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const value_t* kind) noexcept nogil:
@@ -68,15 +68,17 @@ cdef inline void look_at_tile(const Visits* v, Batch* batch, int64_t tile, const
     cdef double highest = -INFINITY, lowest = INFINITY, losses = 0, visits = 0, gap = 0
     for s in range(n):
         if s + TABLE_AHEAD < n:
-            ask_for_entry(&v.rows[order[s + TABLE_AHEAD]])
+            ask_for_entry(row_of(v, order[s + TABLE_AHEAD]), v.row_stride)
+            if not v.beside:
+                prefetch(&dual_of(v, order[s + TABLE_AHEAD]).gradient)
         marks[s] = FREE
-        if not is_free(v, &v.rows[order[s]]):
+        if not is_free(v, order[s]):
             chosen[n_chosen] = order[s]
             places[n_chosen] = <int32_t>s
             n_chosen += 1
     for s in range(n_chosen):
-        look_ahead(&ahead, v.rows, &chosen[0], s, n_chosen, sizeof(value_t))
-        mark = look(v, &v.rows[chosen[s]], &seen, kind)
+        look_ahead(&ahead, v.rows, v.row_stride, &chosen[0], s, n_chosen, sizeof(value_t))
+        mark = look(v, chosen[s], &seen, kind)
         marks[places[s]] = mark
         gap += seen.gap
         visits += 1
@@ -132,7 +134,6 @@ cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, con
     cdef int64_t s, k, n_chosen = 0
     cdef int32_t* chosen = &shared.chosen[0]
     cdef int8_t* marks = &shared.marks[0]
-    cdef Row* row
     cdef Ahead ahead = [0, 0]
     cdef Seen seen
     for s in range(batch.start, batch.end):
@@ -141,16 +142,17 @@ cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, con
         n_chosen += marks[n_chosen] == STEP or marks[n_chosen] == FREE
     v.steps += n_chosen
     for k in range(n_chosen):
-        look_ahead(&ahead, v.rows, chosen, k, n_chosen, sizeof(value_t))
-        row = &v.rows[chosen[k]]
-        look(v, row, &seen, kind)
+        look_ahead(&ahead, v.rows, v.row_stride, chosen, k, n_chosen, sizeof(value_t))
+        if not v.beside and k + DUALS_AHEAD < n_chosen:
+            prefetch(&dual_of(v, chosen[k + DUALS_AHEAD]).gradient)
+        look(v, chosen[k], &seen, kind)
         if marks[k] == FREE:
             v.gap += seen.gap
             v.visits += 1
             v.losses += seen.loss
             v.highest = max(v.highest, seen.projected)
             v.lowest = min(v.lowest, seen.projected)
-        step(v, row, &seen, &v.sum_alpha, &v.sum_square, kind)
+        step(v, chosen[k], &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
 def convene(uint8_t[::1] shared):
@@ -166,8 +168,9 @@ def dismiss(uint8_t[::1] shared):
 
 
 def sweep_together(
-    Row[::1] rows, int32_t[::1] order, int64_t active, double[::1] w, const double[:, ::1] codes, State[::1] state,
-    const value_t[::1] kind, uint8_t[::1] memory, double[::1] w_before, int64_t most, bint leading
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t active, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
+    double[::1] w_before, int64_t most, bint leading
 ):
     """As sweep of _dual_cd.pyx, by all threads that call it with the same arguments; one is leading, and returns.
 
@@ -179,14 +182,14 @@ def sweep_together(
     cdef Batch* batch
     cdef int64_t rests = 0, kept = 0, start
     cdef bint copying = &w_before[0] != &w[0]
-    begin(&looking, rows, order, w_before, codes, &state[0])
+    begin(&looking, rows, duals, order, w_before, codes, &state[0])
     if not leading:
         with nogil:
             while load(&shared.limit) >= 0:
                 if not take_tile(&looking, shared, &kind[0]):
                     rest(&rests)
         return 0
-    begin(&stepping, rows, order, w, codes, &state[0])
+    begin(&stepping, rows, duals, order, w, codes, &state[0])
     with nogil:
         batch = &shared.batches[shared.open]  # empty
         while True:

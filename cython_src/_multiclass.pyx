@@ -241,7 +241,7 @@ cdef inline void store(
 
 
 def loop(
-    const Row[::1] rows, int32_t[::1] order, int64_t start, int64_t active, double[:, ::1] W, int32_t[::1] head,
+    const Row[:] rows, int32_t[::1] order, int64_t start, int64_t active, double[:, ::1] W, int32_t[::1] head,
     Node[::1] nodes, State[::1] states, double bias, const double[::1] costs, bint weston, bint full, int64_t most,
     double[:, ::1] numbers, int32_t[:, ::1] classes, const value_t[::1] kind
 ):
@@ -268,7 +268,7 @@ def loop(
     with nogil:
         while s < active and state.n_free >= 2 * k and most > 0:
             most -= 1
-            look_ahead(&ahead, &rows[0], &order[0], s, active, sizeof(value_t))
+            look_ahead(&ahead, &rows[0], rows.strides[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]
             y = row.code
@@ -368,7 +368,7 @@ cdef inline double row_loss(const double* scores, int64_t k, int64_t y, bint wes
 
 
 def losses(
-    const Row[::1] rows, const double[:, ::1] W, double bias, const double[::1] costs, bint weston, double[::1] scores,
+    const Row[:] rows, const double[:, ::1] W, double bias, const double[::1] costs, bint weston, double[::1] scores,
     const value_t[::1] kind
 ):
     """sum_i C_i loss_i over rows; scores: k numbers, for work."""
@@ -384,7 +384,7 @@ def losses(
 
 
 def chosen_rows(
-    const Row[::1] rows, const int32_t[::1] head, const Node[::1] nodes, const double[::1] costs, bint weston,
+    const Row[:] rows, const int32_t[::1] head, const Node[::1] nodes, const double[::1] costs, bint weston,
     int32_t[::1] order
 ):
     """Writes the places of the rows that loops over the active ones visit to order; returns how many."""

@@ -8,11 +8,12 @@
 
 from libc.stdint cimport int32_t, int64_t
 
+from _dual cimport Dual
 from _sparse cimport Row, row_axpy, row_dot, row_feature, row_values, value_mask, value_t
 
 
 def add_products(
-    const Row[::1] rows, const double[::1] v, double bias, const double[:, ::1] codes,
+    const Row[:] rows, const Dual[:] duals, const double[::1] v, double bias, const double[:, ::1] codes,
     double[::1] out, const value_t[::1] kind
 ):
     """out += (H - I) v, for these rows."""
@@ -22,14 +23,14 @@ def add_products(
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            if row.alpha > 0:
+            if duals[r].alpha > 0:
                 share = (row_dot(&v[0], row, &kind[0]) + v[last] * bias) / codes[row.code, 2]
                 row_axpy(share, row, &out[0], &kind[0])
                 out[last] += share * bias
 
 
 def add_diagonal(
-    const Row[::1] rows, double bias, const double[:, ::1] codes, double[::1] out,
+    const Row[:] rows, const Dual[:] duals, double bias, const double[:, ::1] codes, double[::1] out,
     const value_t[::1] kind
 ):
     """out += the diagonal of H - I, for these rows."""
@@ -40,7 +41,7 @@ def add_diagonal(
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            if row.alpha > 0:
+            if duals[r].alpha > 0:
                 d = codes[row.code, 2]
                 values = row_values(row, &kind[0])
                 mask = value_mask(row)
@@ -50,7 +51,7 @@ def add_diagonal(
 
 
 def add_matrix(
-    const Row[::1] rows, double bias, const double[:, ::1] codes, double[:, ::1] out,
+    const Row[:] rows, const Dual[:] duals, double bias, const double[:, ::1] codes, double[:, ::1] out,
     const value_t[::1] kind
 ):
     """out += H - I, for these rows."""
@@ -62,7 +63,7 @@ def add_matrix(
     with nogil:
         for r in range(rows.shape[0]):
             row = &rows[r]
-            if row.alpha > 0:
+            if duals[r].alpha > 0:
                 share = 1 / codes[row.code, 2]
                 values = row_values(row, &kind[0])
                 mask = value_mask(row)

@@ -13,8 +13,9 @@ the first goes on alone. That changes no bit of the result.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
-from _dual cimport SHRINK, STEP, Seen, State, Visits, begin, best_alpha, go_on_from, judge, square_of
+from _dual cimport SHRINK, STEP, Dual, Seen, State, Visits, begin, best_alpha, dual_of
 from _dual cimport end as end_visits
+from _dual cimport go_on_from, judge, row_of, square_of
 from _sparse cimport (
     COUNTED,
     ONE_VALUE,
@@ -23,12 +24,12 @@ from _sparse cimport (
     Row,
     add_number,
     add_products,
-    ask_for_entry,
     dense_axpy_double,
     dense_axpy_float,
     dense_dot_double,
     dense_dot_float,
     index_t,
+    ask_for_entry,
     prefetch,
     row_feature,
     row_values,
@@ -79,9 +80,9 @@ cdef struct Crew:
 CREW_BYTES, MOST_THREADS = sizeof(Crew), MOST_MEMBERS
 
 
-# A row of a batch and the part of it that a thread has. The row itself is written by the first thread alone.
+# A row of a batch and the part of it that a thread has. Its duals are written by the first thread alone.
 cdef struct Seat:
-    Row* row
+    const Row* row
     const void* index  # of dense rows: the number of the first feature
     const void* values
     int64_t length
@@ -195,18 +196,20 @@ cdef inline void look(
     cdef int64_t s, k, start = plan.start + number * plan.together, ahead = plan.ahead
     cdef int64_t low = 256 * part // plan.n_parts, high = 256 * (part + 1) // plan.n_parts, last
     cdef double* products = &crew.posts[part].products[number % SLOTS][0]
-    cdef Row* row
+    cdef const Row* row
     for k in range(size_of_batch(plan, number)):
         s = start + k
         if s + ahead + TABLE_AHEAD < plan.end:
-            ask_for_entry(&v.rows[v.order[s + ahead + TABLE_AHEAD]])
+            ask_for_entry(row_of(v, v.order[s + ahead + TABLE_AHEAD]), v.row_stride)
+            if not v.beside:
+                prefetch(&dual_of(v, v.order[s + ahead + TABLE_AHEAD]).gradient)
         if s + ahead < plan.end:
-            ask_for(&v.rows[v.order[s + ahead]], low, high, sizeof(value_t))
-        row = &v.rows[v.order[s]]
+            ask_for(row_of(v, v.order[s + ahead]), low, high, sizeof(value_t))
+        row = row_of(v, v.order[s])
         seats[k].row = row
         seats[k].slot = v.order[s]
         seats[k].code = row.code
-        seats[k].alpha = row.alpha
+        seats[k].alpha = dual_of(v, v.order[s]).alpha
         seats[k].square = square_of(v, row)
         last = row.length if part + 1 == plan.n_parts else place_of(row, plan.cuts[part + 1])
         take(&seats[k], place_of(row, plan.cuts[part]), last, kind)
@@ -230,7 +233,7 @@ cdef inline void decide(
         mark = judge(v, seat.code, seat.alpha, product + weight * v.bias, &seen)
         seat.change = 0
         if leading:
-            seat.row.gradient = <float>seen.gradient
+            dual_of(v, seat.slot).gradient = <float>seen.gradient
             v.gap += seen.gap
             v.visits += 1
             v.losses += seen.loss
@@ -251,7 +254,7 @@ cdef inline void decide(
         weight += seat.change * v.bias
         if leading:
             v.steps += 1
-            seat.row.alpha = new
+            dual_of(v, seat.slot).alpha = new
             v.sum_alpha += change
             v.sum_square += 0.5 * seen.d * change * (new + seat.alpha)
             plan.gain -= change * (seen.gradient + 0.5 * (seat.square + seen.d) * change)
@@ -337,8 +340,9 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 
 
 def sweep(
-    Row[::1] rows, int32_t[::1] order, int64_t start, int64_t end, double[::1] w, const double[:, ::1] codes,
-    State[::1] state, const value_t[::1] kind, uint8_t[::1] memory, const int64_t[::1] cuts, int64_t ahead
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
+    const int64_t[::1] cuts, int64_t ahead
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
@@ -350,7 +354,7 @@ def sweep(
     cdef Visits* v = &crew.v
     cdef Plan* plan = &crew.plan
     cdef bint helped
-    begin(v, rows, order, w, codes, &state[0])
+    begin(v, rows, duals, order, w, codes, &state[0])
     plan.start = start
     plan.end = end
     plan.ahead = ahead
@@ -370,7 +374,7 @@ def sweep(
     return helped
 
 
-def count_nonzeros(const Row[::1] rows, int64_t shift, int64_t[::1] counts):
+def count_nonzeros(const Row[:] rows, int64_t shift, int64_t[::1] counts):
     """Of features: counts[f >> shift] of the rows."""
     cdef int64_t r, k
     with nogil:

@@ -144,7 +144,7 @@ def end_batch(
 
 
 def visit(
-    const Row[::1] rows, const int32_t[::1] order, State[::1] states, int64_t batch, bint growing, bint hold,
+    const Row[:] rows, const int32_t[::1] order, State[::1] states, int64_t batch, bint growing, bint hold,
     double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks, double bias,
     const double[:, ::1] codes, const value_t[::1] kind
 ):
@@ -163,7 +163,7 @@ def visit(
     cdef double y, C, margin, pace, step
     with nogil:
         for s in range(n_visits):
-            look_ahead(&ahead, &rows[0], &order[0], s, n_visits, sizeof(value_t))
+            look_ahead(&ahead, &rows[0], rows.strides[0], &order[0], s, n_visits, sizeof(value_t))
             row = &rows[order[s]]
             y = codes[row.code, 0]
             C = codes[row.code, 1]

@@ -6,11 +6,14 @@ from libc.math cimport INFINITY, sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memmove
 
+from _dual cimport Dual
 from _sparse cimport (COUNTED, ONE_VALUE, SHORT, WIDE, Row, radix_sort, row_feature, row_size, row_values,
                       shuffle_order, size_of, value_mask, value_t, values_offset)
 
 
-ROW_BYTES = sizeof(Row)
+cdef Row _row
+cdef Dual _dual
+ROW, DUAL = np.asarray(<Row[:1]>&_row).dtype, np.asarray(<Dual[:1]>&_dual).dtype
 
 
 def shuffle(int32_t[::1] order, int64_t n, uint64_t seed, uint64_t counter):
@@ -22,9 +25,9 @@ def shuffle(int32_t[::1] order, int64_t n, uint64_t seed, uint64_t counter):
 
 def fill(
     const uint16_t[::1] codes, const int32_t[::1] lengths, const int32_t[::1] features, const value_t[::1] values,
-    int32_t chunk, uint8_t[::1] room, Row[::1] rows
+    int32_t chunk, uint8_t[::1] room, Row[:] rows
 ):
-    """Lays the rows of a chunk out in room, alpha = 0, and describes them in rows.
+    """Lays the rows of a chunk out in room, and describes them in rows.
 
     Returns (bytes used, largest squared norm), the latter infinite where a value is not a number."""
     cdef int64_t r, length, at = 0
@@ -42,8 +45,6 @@ def fill(
             length = lengths[r]
             layout = layout_of(&features[at], &values[at], length, short) if length else WIDE
             rows[r].data = <uint64_t>out
-            rows[r].alpha = 0
-            rows[r].gradient = 0
             rows[r].length = <int32_t>length
             rows[r].code = codes[r]
             rows[r].layout = layout
@@ -60,7 +61,7 @@ def fill(
     return out - start, largest
 
 
-def sort_rows(Row[::1] rows, int64_t longest, const value_t[::1] kind):
+def sort_rows(Row[:] rows, int64_t longest, const value_t[::1] kind):
     """Every row by feature number, in place; none has more nonzeros than the longest."""
     cdef int32_t[::1] keys = np.empty(longest, np.int32), spare_keys = np.empty(longest, np.int32)
     cdef value_t[::1] items = np.empty_like(kind, shape=longest), spare_items = np.empty_like(kind, shape=longest)
@@ -126,7 +127,7 @@ cdef inline double lay_out(
 
 
 def unpack(
-    const Row[::1] rows, uint16_t[::1] codes, int64_t[::1] indptr, int32_t[::1] features, value_t[::1] values
+    const Row[:] rows, uint16_t[::1] codes, int64_t[::1] indptr, int32_t[::1] features, value_t[::1] values
 ):
     """The opposite of fill: rows in memory as one stretch of features and of values."""
     cdef int64_t r, k, length, mask, at = 0
@@ -166,14 +167,3 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
                 n += 1
             r += 1
     return n, used, r
-
-
-def choose(const Row[::1] rows, const double[::1] bounds, double margin, uint8_t[::1] chosen):
-    """chosen[r] = 1 where the alpha of row r is free, 0 < alpha < bounds[code], or its gradient within the margin, else
-    0; returns how many are."""
-    cdef int64_t r, n = 0
-    with nogil:
-        for r in range(rows.shape[0]):
-            chosen[r] = (0 < rows[r].alpha < bounds[rows[r].code]) or (-margin <= rows[r].gradient <= margin)
-            n += chosen[r]
-    return n

@@ -58,12 +58,10 @@ cdef enum:
     ONE_VALUE = 4
 
 
-# A row in memory, as reader.ROW. norm = ||x||; gradient = that of the dual at the last visit.
+# A row in memory, as reader.ROW. norm = ||x||. Solvers only read it: what changes stands elsewhere, by its slot.
 cdef packed struct Row:
     uint64_t data
-    double alpha
     float norm
-    float gradient
     int32_t length
     uint16_t code
     uint16_t layout
@@ -103,10 +101,15 @@ cdef inline int64_t value_mask(const Row* row) noexcept nogil:
     return 0 if row.layout & ONE_VALUE else -1
 
 
-cdef inline void ask_for_entry(const Row* row) noexcept nogil:
-    """Of the table, where it may lie on two cache lines."""
+cdef inline const Row* row_at(const Row* rows, int64_t stride, int64_t slot) noexcept nogil:
+    """Of a table whose rows are so many bytes apart."""
+    return <const Row*>(<uint64_t>rows + <uint64_t>(slot * stride))
+
+
+cdef inline void ask_for_entry(const Row* row, int64_t stride) noexcept nogil:
+    """Of the table, with what stands beside the row; it may lie on two cache lines."""
     prefetch(row)
-    prefetch(&row.layout)
+    prefetch(<const void*>(<uint64_t>row + <uint64_t>stride - 1))
 
 
 cdef struct Ahead:
@@ -115,19 +118,19 @@ cdef struct Ahead:
 
 
 cdef inline void look_ahead(
-    Ahead* ahead, const Row* rows, const int32_t* order, int64_t s, int64_t end, int value_size
+    Ahead* ahead, const Row* rows, int64_t stride, const int32_t* order, int64_t s, int64_t end, int value_size
 ) noexcept nogil:
-    """Before the visit of rows[order[s]]: asks for rows that follow."""
+    """Before the visit of the row in slot order[s] of a table: asks for rows that follow."""
     cdef const Row* row
     cdef int64_t line, size
-    ahead.bytes -= min(<int64_t>row_size(&rows[order[s]], value_size), <int64_t>BYTES_OF_ROW)
+    ahead.bytes -= min(<int64_t>row_size(row_at(rows, stride, order[s]), value_size), <int64_t>BYTES_OF_ROW)
     if ahead.place <= s:
         ahead.place = s + 1
         ahead.bytes = 0
     while ahead.bytes < BYTES_AHEAD and ahead.place < end and ahead.place < s + ROWS_AHEAD:
         if ahead.place + TABLE_AHEAD < end:
-            ask_for_entry(&rows[order[ahead.place + TABLE_AHEAD]])
-        row = &rows[order[ahead.place]]
+            ask_for_entry(row_at(rows, stride, order[ahead.place + TABLE_AHEAD]), stride)
+        row = row_at(rows, stride, order[ahead.place])
         size = min(<int64_t>row_size(row, value_size), <int64_t>BYTES_OF_ROW)
         for line in range(0, size, 64):
             prefetch(<const void*>(row.data + <uint64_t>line))

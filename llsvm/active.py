@@ -16,7 +16,7 @@ SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 
 @dataclass
 class Group:
-    """Rows that are in memory together: a table, and alphas[r, k], the dual variable of row r in problem k."""
+    """Rows that are in memory together: a table, and what each has in every problem, alphas[r, k]."""
 
     table: np.ndarray
     alphas: np.ndarray
@@ -38,13 +38,13 @@ class _Saved:
 
 
 class _Segment:
-    """Rows one behind the other in memory, with their dual variables."""
+    """Rows one behind the other in memory, with what they have in every problem."""
 
-    def __init__(self, n_bytes: int, n_columns: int, dtype):
+    def __init__(self, n_bytes: int, n_columns: int, dtype, kind):
         n_bytes += -n_bytes % 8
-        n_rows = n_bytes // (ROW.itemsize + 8 * n_columns) + 1
+        n_rows = n_bytes // (ROW.itemsize + kind.itemsize * n_columns) + 1
         self._arena = Arena(n_bytes, np.empty(n_rows, ROW), dtype)
-        self._alphas = np.empty((n_rows, n_columns))
+        self._alphas = np.empty((n_rows, n_columns), kind)
         self.n_columns, self.full = n_columns, False
 
     def take(self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray) -> tuple[int, int]:
@@ -70,15 +70,16 @@ class _Segment:
 
 
 class ActiveRows:
-    """Rows with their dual variables, which may also stand in the rows themselves (no columns).
+    """Rows with what they have in every problem: numbers of a kind, such as dual variables.
 
     `memory` bounds what is held, and what a group takes, `copies` tables that a solver makes of it and `beside` bytes a
     row included; what does not fit, or all with spilling, goes to the file. Problems may be added while rows are
     appended: `columns(n)` tells which of the n dual variables that a row was appended with are those of all problems.
     """
 
-    def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False, beside: int = 0):
-        self.memory, self._spilling, self._beside = memory, spilling, beside
+    def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False, beside: int = 0,
+                 kind=np.float64):
+        self.memory, self._spilling, self._beside, self._kind = memory, spilling, beside, np.dtype(kind)
         self._dtype, self.copies = np.dtype(dtype), copies
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Saved] = []
@@ -86,8 +87,10 @@ class ActiveRows:
         self.n_rows, self.alone = 0, True
 
     def _row_bytes(self, n_columns: int) -> int:
-        # A table and an order of visits, of the group and of every copy.
-        return (1 + self.copies) * (ROW.itemsize + 4) + self._beside + 32 * n_columns
+        # A table and an order of visits, of the group and of every copy; the numbers, and where there are copies,
+        # as they are kept and loaded, by problem and back.
+        numbers = (4 if self.copies else 1) * self._kind.itemsize * n_columns
+        return (1 + self.copies) * (ROW.itemsize + 4) + self._beside + numbers
 
     def _size(self, segment) -> int:
         return segment.n_bytes + segment.n_rows * self._row_bytes(segment.n_columns)
@@ -113,7 +116,7 @@ class ActiveRows:
         needed = 16 * int(rows["length"].max(where=chosen, initial=0)) + 16
         segment, self._spare = self._spare, None
         if segment is None or segment.n_columns != n_columns or segment.room < needed:
-            segment = _Segment(max(self._segment_bytes, needed), n_columns, self._dtype)
+            segment = _Segment(max(self._segment_bytes, needed), n_columns, self._dtype, self._kind)
         self._segments.append(segment)
         return segment
 
@@ -128,22 +131,23 @@ class ActiveRows:
         """Keeps a group, which is all there is, where it is."""
         self._resident, self.n_rows = group, len(group.table)
 
-    def has_room(self, n_rows: int, n_bytes: int) -> bool:
+    def has_room(self, n_rows: int, n_bytes: int, n_columns: int = 1) -> bool:
         """Whether about so many rows of so many bytes can be appended before any go to the file."""
-        return self._held + n_bytes + n_rows * self._row_bytes(0) + 2 * self._segment_bytes <= self.memory
+        return self._held + n_bytes + n_rows * self._row_bytes(n_columns) + 2 * self._segment_bytes <= self.memory
 
-    def tables(self) -> list[np.ndarray]:
-        """The rows that are in memory, as they can be swept where they are: their dual variables are in the rows."""
-        return [segment.rows for segment in self._segments if isinstance(segment, _Segment)]
+    def parts_in_memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(table, alphas) of the rows that are in memory, as they can be swept where they are."""
+        return [(segment.rows, segment.alphas) for segment in self._segments if isinstance(segment, _Segment)]
 
-    def keep(self, table: np.ndarray, chosen: np.ndarray) -> None:
-        """Of the rows in memory, whose tables() have been joined to this one, only those that are chosen."""
+    def keep(self, table: np.ndarray, alphas: np.ndarray, chosen: np.ndarray) -> None:
+        """Of the rows in memory, whose parts have been joined to these, only those that are chosen."""
         segments = [segment for segment in self._segments if isinstance(segment, _Segment)]
         self.n_rows += int(chosen.sum()) - len(table)
+        alphas = alphas[chosen]
         for segment in segments:  # a row never moves behind its place, so none is overwritten before it has moved
             segment.clear()
-            _, seen = segment.take(table, chosen, np.empty((len(table), 0)))
-            table, chosen = table[seen:], chosen[seen:]
+            taken, seen = segment.take(table, chosen, alphas)
+            table, chosen, alphas = table[seen:], chosen[seen:], alphas[taken:]
         self._segments = [segment for segment in self._segments if segment.n_rows]
         self._held = sum(map(self._size, segments))
 
@@ -196,14 +200,15 @@ class ActiveRows:
             yield self._load(together)
 
     def parts(self, most: int):
-        """Yields tables of rows that fit, all of which stay: no more of them together than have, by their "alpha", so
-        many dual variables in all."""
+        """Yields (table, counts) of rows that fit, all of which stay: no more of them together than their counts, the
+        numbers kept with them, allow in all."""
         for group in self.groups(keep=True):
-            ends, start = np.cumsum(group.table["alpha"]), 0
+            counts, start = group.alphas[:, 0], 0
+            ends = np.cumsum(counts)
             while start < len(ends):
                 before = ends[start - 1] if start else 0
                 end = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
-                yield group.table[start:end]
+                yield group.table[start:end], counts[start:end]
                 start = end
             del group
 
@@ -227,7 +232,7 @@ class ActiveRows:
 
     def _read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> np.ndarray:
         """Reads a segment's table and data into these; returns its dual variables."""
-        alphas, position = np.empty((saved.n_rows, saved.n_columns)), saved.position
+        alphas, position = np.empty((saved.n_rows, saved.n_columns), self._kind), saved.position
         for (size, checksum), room in zip(saved.frames, (rows, data, alphas), strict=True):
             frame, target = self._file.read(size, position), room.reshape(-1).view(np.uint8)
             position += size

@@ -14,13 +14,10 @@ from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import Block, DataError, Description
 from llsvm.pool import Pool
 
-# As Row in cython_src/_sparse.pxd, which must have the same size.
-ROW = np.dtype([
-    ("data", np.uint64), ("alpha", np.float64), ("norm", np.float32), ("gradient", np.float32),
-    ("length", np.int32), ("code", np.uint16), ("layout", np.uint16), ("chunk", np.int32), ("place", np.int32),
-])
-
-assert ROW.itemsize == _reader.ROW_BYTES
+# Of a row in memory: what is known of it, and what it has in one problem (cython_src/_sparse.pxd, _dual.pxd). In data
+# that are all in memory they stand side by side, on as few cache lines as can be.
+ROW, DUAL = _reader.ROW, _reader.DUAL
+RECORD = np.dtype([("row", ROW), ("dual", DUAL)])
 # Rows from text are gathered in stretches of this size. From 4 MB up NumPy asks for large pages, so that the end of one
 # that is not used may take a page.
 SLAB, LARGE_ARRAY, LARGE_PAGE = 16 << 20, 4 << 20, 2 << 20
@@ -32,7 +29,7 @@ LARGEST_NORM = float(np.finfo(np.float32).max)
 
 def rows_bytes(n_rows: int, n_nonzeros: int, value_size: int, index_size: int = 4) -> int:
     """Memory of rows in an arena, an entry in the visiting order included (at most: a row may be padded)."""
-    return arena_bytes(n_rows, n_nonzeros, value_size, index_size) + n_rows * (ROW.itemsize + 4)
+    return arena_bytes(n_rows, n_nonzeros, value_size, index_size) + n_rows * (RECORD.itemsize + 4)
 
 
 def arena_bytes(n_rows: int, n_nonzeros: int, value_size: int, index_size: int = 4) -> int:
@@ -44,20 +41,21 @@ def index_size(n_features: int) -> int:
     return 2 if n_features <= 1 << 16 else 4
 
 
-shuffle, choose = _reader.shuffle, _reader.choose
+shuffle = _reader.shuffle
 
 
-# NumPy copies rows field by field, ten times as slow as their bytes; its `take` does not.
-def joined(tables: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([table.view(np.uint8) for table in tables]).view(ROW)
-
-
-def copied(table: np.ndarray) -> np.ndarray:
-    return joined([table])
+def joined(tables: list[np.ndarray], table: np.ndarray) -> np.ndarray:
+    """Copies these tables into one."""
+    start = 0
+    for part in tables:
+        copy_rows(part, table[start : start + len(part)])
+        start += len(part)
+    return table
 
 
 def copy_rows(table: np.ndarray, target: np.ndarray) -> None:
-    target.view(np.uint8)[:] = table.view(np.uint8)
+    as_bytes = f"V{ROW.itemsize}"  # field by field NumPy takes ten times as long
+    target.view(as_bytes)[:] = table.view(as_bytes)
 
 
 def groups(order, sizes, rows, most_bytes: int, most_rows: int):
@@ -74,10 +72,10 @@ def groups(order, sizes, rows, most_bytes: int, most_rows: int):
 
 
 class Arena:
-    """Rows side by side in one stretch of memory, described by a table: a part, from first_slot, of a larger one."""
+    """Rows side by side in one stretch of memory, described by a table."""
 
-    def __init__(self, n_bytes: int, rows: np.ndarray, dtype, first_slot: int = 0, room: np.ndarray | None = None):
-        self.dtype, self.first_slot = np.dtype(dtype), first_slot
+    def __init__(self, n_bytes: int, rows: np.ndarray, dtype, room: np.ndarray | None = None):
+        self.dtype = np.dtype(dtype)
         self._room = np.empty(max(8, n_bytes), np.uint8) if room is None else room
         self._table = rows
         self.n_rows = self.used = 0
@@ -140,9 +138,10 @@ class Resident:
 
     where = "in memory"
 
-    def __init__(self, table: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int,
+    def __init__(self, records: np.ndarray, data: list, description: Description, feature_ids, bytes_read: int,
                  is_sorted: bool = True):
-        self.table, self._data, self._is_sorted = table, data, is_sorted
+        self.table, self.duals = records["row"], records["dual"]
+        self._data, self._is_sorted = data, is_sorted
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
         self.kind = np.zeros(1, description.dtype)
 
@@ -169,19 +168,19 @@ class Resident:
 
     def release(self) -> None:
         """Frees the rows; what describes them stays."""
-        self.table = self._data = None
+        self.table = self.duals = self._data = None
 
 
 def load(blocks: BlockSet, threads: int) -> Resident:
     """A whole block set in memory, decoded by several threads."""
-    table = np.empty(blocks.n_rows, ROW)
+    records = np.zeros(blocks.n_rows, RECORD)
     shares = [share for share in np.array_split(np.arange(blocks.n_chunks), 4 * threads) if len(share)]
     ends = np.cumsum([0, *(int(blocks.chunk_rows[share].sum()) for share in shares)])
     sizes = blocks.dtype.itemsize, index_size(blocks.n_features)
 
     def load_share(share, start, end):
         n_bytes = arena_bytes(end - start, int(blocks.chunk_nonzeros[share].sum()), *sizes)
-        arena, decoder = Arena(n_bytes, table[start:end], blocks.dtype), Decoder(blocks)
+        arena, decoder = Arena(n_bytes, records["row"][start:end], blocks.dtype), Decoder(blocks)
         for chunk in share.tolist():
             arena.add_chunk(decoder, chunk)
         return arena.data
@@ -189,7 +188,7 @@ def load(blocks: BlockSet, threads: int) -> Resident:
     with Pool(threads) as pool:
         data = list(pool.map(load_share, shares, ends[:-1].tolist(), ends[1:].tolist()))
     blocks.close()
-    return Resident(table, data, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
+    return Resident(records, data, blocks.description, blocks.feature_ids, int(blocks.chunk_bytes.sum()))
 
 
 class Gatherer:
@@ -208,8 +207,8 @@ class Gatherer:
         slab_bytes = max(size + 8, slab_bytes if slab_bytes >= 4 * LARGE_ARRAY else min(slab_bytes, LARGE_ARRAY - 1))
         unused = LARGE_PAGE if slab_bytes >= LARGE_ARRAY else 0
         # Tables are joined at the end, so for a moment there are two; what training takes comes later.
-        needed = self._held + size + unused + n_rows * (ROW.itemsize + 4)
-        if needed + max(self.reserve, n_rows * ROW.itemsize) > self._memory:
+        needed = self._held + size + unused + n_rows * (RECORD.itemsize + 4)
+        if needed + max(self.reserve, n_rows * RECORD.itemsize) > self._memory:
             return False
         if len(self._slab) < size + 8:
             self._slab = np.empty(slab_bytes, np.uint8)
@@ -227,9 +226,10 @@ class Gatherer:
         return max((arena.largest_square for arena in self._arenas), default=0.0)
 
     def finish(self, description: Description, feature_ids, bytes_read: int) -> Resident:
-        table = joined([arena.rows for arena in self._arenas])
+        records = np.zeros(self.n_rows, RECORD)
+        joined([arena.rows for arena in self._arenas], records["row"])
         data = [arena.data for arena in self._arenas]
-        return Resident(table, data, description, feature_ids, bytes_read, is_sorted=False)
+        return Resident(records, data, description, feature_ids, bytes_read, is_sorted=False)
 
     def spill(self):
         """The Blocks again, in order, each freed when the next is asked for."""

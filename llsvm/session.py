@@ -313,7 +313,7 @@ def _verify(blocks: BlockSet) -> None:
     if (ids[1:] == ids[:-1]).any():
         raise DataError(f"{blocks.path / header['feature_ids']['file']}: two features have the same id", REPAIR)
     sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
-    arena = Arena(int(sizes.max(initial=0)), np.empty(blocks.chunk_rows.max(initial=0), ROW), blocks.dtype)
+    arena = Arena(int(sizes.max(initial=0)), np.empty(int(blocks.chunk_rows.max(initial=0)), ROW), blocks.dtype)
     decoder = Decoder(blocks)
     for chunk in range(blocks.n_chunks):
         arena.clear()

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 import zstandard
 
-from llsvm.reader import ROW, Arena
+from llsvm.reader import RECORD, ROW, Arena, copy_rows
 from llsvm.split import split_text
 
 COMPRESS = {
@@ -140,6 +140,13 @@ def arena_of(X, codes, dtype):
     arena.add(codes.astype(np.uint16), np.diff(X.indptr).astype(np.int32), X.indices.astype(np.int32),
               X.data.astype(dtype), 3)  # fmt: skip
     return arena
+
+
+def records_of(table):
+    """These rows, each with a dual beside it."""
+    records = np.zeros(len(table), RECORD)
+    copy_rows(table, records["row"])
+    return records
 
 
 # --- models and objectives

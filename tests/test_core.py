@@ -98,8 +98,10 @@ def test_imports_within_a_package_go_one_way():
 
 @EVERY_MODULE
 def test_a_compiled_module_is_imported_by_its_namesake_alone(module):
-    namesake = "_" + module.split(".")[-1]
-    assert {name for name in imports(module) if is_compiled(name)} <= {namesake}
+    allowed = {"_" + module.split(".")[-1]}
+    if module == "solvers.together":  # ends by one thread's sweep what several have begun
+        allowed.add("_dual_cd")
+    assert {name for name in imports(module) if is_compiled(name)} <= allowed
 
 
 @pytest.mark.parametrize("kernel", [path.stem for path in KERNELS])

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import scipy.sparse
 from liblinear import liblinearutil
-from problems import arena_of, make_classes, one_vs_rest
+from problems import arena_of, make_classes, one_vs_rest, records_of
 
 from llsvm import _dual_cd, train
 from llsvm.core import Description
@@ -26,7 +26,7 @@ def in_memory(X, labels, dtype=np.float64):
     norm = float(np.sqrt(arena.largest_square))
     description = Description(len(codes), X.shape[1], int(arena.rows["length"].sum()), names, np.bincount(codes), norm,
                               False, np.dtype(dtype), [])  # fmt: skip
-    return Resident(arena.rows, [arena.data], description, lambda: np.arange(1, X.shape[1] + 1), 0)
+    return Resident(records_of(arena.rows), [arena.data], description, lambda: np.arange(1, X.shape[1] + 1), 0)
 
 
 def fit(X, labels, **options):
@@ -76,7 +76,7 @@ class Swept:
         data = in_memory(self.X, self.y)
         config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
         self.problem = train.two_classes(data.description, config)
-        self.data, self.table, self.kind = data, data.table, data.kind
+        self.data, self.table, self.duals, self.kind = data, data.table, data.duals, data.kind
         self.costs, self.bound = np.where(self.y > 0, 3 * C, C), np.inf
         self.d = 0.5 / self.costs
         if solver == "dual":
@@ -90,7 +90,7 @@ class Swept:
 
     @property
     def alpha(self):
-        return self.table["alpha"].copy()
+        return self.duals["alpha"].copy()
 
     def weights(self, alpha):
         return np.append(self.X.T @ (alpha * self.signs), self.problem.bias * (alpha @ self.signs))
@@ -103,10 +103,11 @@ class Swept:
         self.counter += 1
         order = np.random.default_rng(self.counter).permutation(slots).astype(np.int32)
         self.state.sums["highest_before"], self.state.sums["lowest_before"] = np.inf, -np.inf
-        _dual_cd.sweep(self.table, order, len(order), self.w, self.problem.codes, self.state.sums, self.kind)
+        codes = self.problem.codes
+        _dual_cd.sweep(self.table, self.duals, order, len(order), self.w, codes, self.state.sums, self.kind)
 
     def sweep_done(self, extrapolation):
-        return extrapolation.sweep_done(self.table, self.state, self.problem.codes, self.kind)
+        return extrapolation.sweep_done(self.table, self.duals, self.state, self.problem.codes, self.kind)
 
     def assert_consistent(self):
         alpha = self.alpha
@@ -122,11 +123,11 @@ def test_the_alphas_that_are_adopted_are_those_of_the_losses_at_w(solver, bias, 
     swept, rng = Swept(solver, bias), np.random.default_rng(2)
     w = 0.3 * rng.standard_normal(len(swept.w))
     problem = swept.problem.as_float32() if rounding else swept.problem
-    swept.table["alpha"] = rng.random(len(swept.y)) * 0.5  # are forgotten
-    _dual_cd.survey(swept.table, w, problem.codes, problem.bias, np.zeros(3), swept.kind)
+    swept.duals["alpha"] = rng.random(len(swept.y)) * 0.5  # are forgotten
+    _dual_cd.survey(swept.table, swept.duals, w, problem.codes, problem.bias, np.zeros(3), swept.kind)
     sums, before = np.zeros(2), rng.standard_normal(len(w))
     change = before.copy()
-    _dual_cd.adopt(swept.table, problem.codes, problem.bias, rounding, sums, change, swept.kind)
+    _dual_cd.adopt(swept.table, swept.duals, problem.codes, problem.bias, rounding, sums, change, swept.kind)
 
     z = 1 - swept.signs * (swept.X @ w[:-1] + max(bias, 0.0) * w[-1])
     expected = np.where(z <= 0, 0.0, swept.costs if solver == "dual" else 2 * swept.costs * z)

@@ -7,6 +7,7 @@ from liblinear import liblinearutil
 from problems import arena_of, one_vs_rest, split, write_text
 
 from llsvm import _newton, memory, train
+from llsvm.reader import DUAL
 from llsvm.solvers import newton
 
 TOLERANCE, PASSES = 1e-3, 60
@@ -103,25 +104,25 @@ def problem(request):
     X[:5] = 0.5  # rows of one value, and all of them full
     codes, bias = rng.integers(0, 2, 40), 1.5
     arena = arena_of(scipy.sparse.csr_matrix(X), codes, np.dtype(request.param))
-    rows = arena.rows
-    rows["alpha"] = rng.integers(0, 2, 40) * 0.75
-    used = rows["alpha"] > 0
+    duals = np.zeros(40, DUAL)
+    duals["alpha"] = rng.integers(0, 2, 40) * 0.75
+    used = duals["alpha"] > 0
     full = np.column_stack([X, np.full(40, bias)])[used]
     H = np.eye(8) + (full.T / np.where(codes == 1, 2.0, 0.25)[used]) @ full
-    return arena, H, (bias, np.array([[-1.0, np.inf, 0.25], [1.0, np.inf, 2.0]])), np.zeros(1, request.param)
+    return (arena, duals), H, (bias, np.array([[-1.0, np.inf, 0.25], [1.0, np.inf, 2.0]])), np.zeros(1, request.param)
 
 
 def test_products_diagonal_and_matrix_are_those_of_numpy(problem):
-    arena, H, arguments, kind = problem
+    (arena, duals), H, arguments, kind = problem
     v = np.linspace(-1, 2, 8)
     out = v.copy()
-    _newton.add_products(arena.rows, v, *arguments, out, kind)
+    _newton.add_products(arena.rows, duals, v, *arguments, out, kind)
     assert out == pytest.approx(H @ v, rel=1e-12)
     out = np.ones(8)
-    _newton.add_diagonal(arena.rows, *arguments, out, kind)
+    _newton.add_diagonal(arena.rows, duals, *arguments, out, kind)
     assert out == pytest.approx(np.diag(H), rel=1e-12)
     out = np.eye(8)
-    _newton.add_matrix(arena.rows, *arguments, out, kind)
+    _newton.add_matrix(arena.rows, duals, *arguments, out, kind)
     assert out == pytest.approx(H, rel=1e-12)
 
 

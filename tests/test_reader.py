@@ -71,8 +71,8 @@ def squares(block: Block) -> np.ndarray:
     return np.array([wide[start:end].sum() for start, end in itertools.pairwise(block.indptr.tolist())])
 
 
-def make_arena(n_rows: int, n_nonzeros: int, dtype, first_slot: int = 0) -> Arena:
-    return Arena(arena_bytes(n_rows, n_nonzeros, np.dtype(dtype).itemsize), np.empty(n_rows, ROW), dtype, first_slot)
+def make_arena(n_rows: int, n_nonzeros: int, dtype) -> Arena:
+    return Arena(arena_bytes(n_rows, n_nonzeros, np.dtype(dtype).itemsize), np.empty(n_rows, ROW), dtype)
 
 
 def add(arena: Arena, block: Block, chunk: int) -> None:
@@ -96,7 +96,6 @@ def test_an_arena_holds_the_rows_it_was_given(dtype):
     assert rows_in(arena.rows, dtype) == [row for block in blocks for row in rows_of(block)]
     assert arena.rows["chunk"].tolist() == [0] * 50 + [1] + [2] * 70
     assert arena.rows["place"].tolist() == [*range(50), 0, *range(70)]
-    assert not arena.rows["alpha"].any()
     expected = np.concatenate([squares(block) for block in blocks])
     np.testing.assert_array_equal(arena.rows["norm"], np.sqrt(expected).astype(np.float32))
     assert arena.largest_square == pytest.approx(expected.max(), rel=1e-14)
@@ -146,7 +145,6 @@ def test_a_cleared_arena_takes_new_rows():
 def test_take_copies_the_chosen_rows(dtype):
     block = make_block(200, dtype)
     source, target = filled_arena(dtype, block), make_arena(200, block.n_nonzeros, dtype)
-    source.rows["alpha"] = np.arange(200)
     even = np.arange(200) % 2 == 0
     target.take(source.rows, even)
     target.take(source.rows, ~even)
@@ -154,7 +152,7 @@ def test_take_copies_the_chosen_rows(dtype):
     source.clear()
     add(source, make_block(200, dtype, 9, longest=3), 0)  # the copies are not in there
     assert rows_in(target.rows, dtype) == [rows_of(block)[k] for k in order]
-    assert target.rows["alpha"].tolist() == target.rows["place"].tolist() == order
+    assert target.rows["place"].tolist() == order
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

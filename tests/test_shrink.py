@@ -506,11 +506,13 @@ def test_active_rows_come_by_again_and_again(memory, most):
     """No more of them together than have so many dual variables in all."""
     rng = np.random.default_rng(4)
     X, counts = scipy.sparse.random(600, 50, 0.2, "csr", random_state=rng), rng.integers(1, 9, 600)
-    rows, arena = active.ActiveRows(np.float64, memory, copies=0), arena_of(X, np.arange(600), np.float64)
-    arena.rows["alpha"] = counts
-    rows.append(arena.rows, np.empty((600, 0)))
+    rows = active.ActiveRows(np.float64, memory, copies=0, kind=np.int32)
+    arena = arena_of(X, np.arange(600), np.float64)
+    rows.append(arena.rows, counts[:, None].astype(np.int32))
     for _ in range(3):
-        codes = [part["code"].tolist() for part in rows.parts(most)]
+        parts = list(rows.parts(most))
+        codes = [part["code"].tolist() for part, _ in parts]
+        assert all(found.tolist() == counts[part["code"]].tolist() for part, found in parts)
         assert sum(codes, []) == list(range(600))
         assert all(len(part) == 1 or counts[part].sum() <= most for part in codes)
         assert memory < 1 << 30 or all(

@@ -151,10 +151,10 @@ def test_the_rows_visited_in_a_pass_are_all_different(rows, solve, monkeypatch, 
     """Which rows (chunk, place) are given to sweeps that count, pass by pass."""
     seen, visit_all = [], dual_cd.DualCD._visit_all
 
-    def watch(solver, table, order, active, counting=True, **options):
+    def watch(solver, table, duals, order, active, counting=True, **options):
         if counting:
             seen.extend(map(tuple, table[np.sort(order[:active])][["chunk", "place"]].tolist()))
-        return visit_all(solver, table, order, active, counting=counting, **options)
+        return visit_all(solver, table, duals, order, active, counting=counting, **options)
 
     monkeypatch.setattr(dual_cd.DualCD, "_visit_all", watch)
     n_passes = len(solve(solver, "disk").passes)
@@ -330,26 +330,26 @@ def test_a_survey_finds_what_numpy_finds_and_selects_the_rows_that_matter(many_r
     blocks = BlockSet(many_rows.blocks)
     data = reader.load(blocks, 2)
     problem, rng = train.two_classes(blocks.description, config), np.random.default_rng(1)
-    table, order = data.table, np.full(len(data.table), -1, np.int32)
+    table, duals, order = data.table, data.duals, np.full(len(data.table), -1, np.int32)
     y, bound, d = problem.codes[table["code"]].T
     kept = rng.integers(3, size=len(table))
-    table["alpha"] = np.where(kept == 0, 0.0, np.where(kept == 1, np.minimum(bound, 2.0), 0.3))
-    table["gradient"] = before = rng.normal(size=len(table)).astype(np.float32)
+    duals["alpha"] = np.where(kept == 0, 0.0, np.where(kept == 1, np.minimum(bound, 2.0), 0.3))
+    duals["gradient"] = before = rng.normal(size=len(table)).astype(np.float32)
     w = rng.normal(size=blocks.n_features + 1)
     X = scipy.sparse.vstack([by_chunk(blocks, chunk) for chunk in range(blocks.n_chunks)])
     sums = np.zeros(3)
-    _dual_cd.survey(table, w, problem.codes, problem.bias, sums, data.kind)
+    _dual_cd.survey(table, duals, w, problem.codes, problem.bias, sums, data.kind)
 
-    alpha = table["alpha"]
+    alpha = duals["alpha"]
     gradients = y * (X @ w[:-1] + max(bias, 0.0) * w[-1]) - 1
     costs = np.where(y > 0, 2.1, 0.7)
     losses = costs * np.maximum(0, -gradients) ** (2 if solver == "dual-l2" else 1)
     gap = losses + alpha * (gradients + 0.5 * d * alpha)
     gradients += d * alpha
     assert sums == pytest.approx([losses.sum(), gap.sum(), ((gradients - before) ** 2).sum()], rel=1e-9)
-    assert table["gradient"] == pytest.approx(gradients, rel=1e-6, abs=1e-6)
+    assert duals["gradient"] == pytest.approx(gradients, rel=1e-6, abs=1e-6)
 
-    count = _dual_cd.select(table, 7, problem.codes, 0.25, order)
+    count = _dual_cd.select(table, duals, 7, problem.codes, 0.25, order)
     at_bound = ((alpha == 0) & (gradients > 0.25)) | ((alpha == bound) & (gradients < -0.25))
     assert order[:count].tolist() == (7 + np.flatnonzero(~at_bound)).tolist()
     assert 0 < count < len(table)
@@ -461,9 +461,9 @@ def left(monkeypatch):
     """How many of how many active rows left memory, each time that it was full."""
     keep, found = ActiveRows.keep, []
 
-    def count(self, table, chosen):
+    def count(self, table, alphas, chosen):
         found.append((int((~chosen).sum()), len(table)))
-        keep(self, table, chosen)
+        keep(self, table, alphas, chosen)
 
     monkeypatch.setattr(ActiveRows, "keep", count)
     return found

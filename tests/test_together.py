@@ -11,7 +11,7 @@ import scipy.sparse
 from test_dual_cd import assert_certified, in_memory
 
 from llsvm import _dual_cd, train
-from llsvm.reader import ROW, copied
+from llsvm.reader import RECORD
 from llsvm.solvers import copies, dual_cd, parts, together
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
@@ -79,6 +79,10 @@ def new_sums(**values):
     return sums
 
 
+def new_duals(n_rows):
+    return np.zeros(n_rows, RECORD)["dual"]
+
+
 class Swept:
     """Rows with weights and dual variables; what NumPy knows of them is in X, signs, costs, U and d."""
 
@@ -91,7 +95,7 @@ class Swept:
         self.data = in_memory(self.X, y, dtype)
         config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
         self.problem = train.two_classes(self.data.description, config)
-        self.table, self.bias = copied(self.data.table), max(bias, 0.0)
+        self.table, self.duals, self.bias = self.data.table, self.data.duals, max(bias, 0.0)
         self.signs = y.astype(float)
         self.costs = np.where(y > 0, 3 * C, C)
         self.squared = solver == "dual-l2"
@@ -118,20 +122,20 @@ class Swept:
 
     @property
     def arguments(self):
-        return self.table, self.order, self.active, self.w, self.codes, self.state, self.data.kind
+        return self.table, self.duals, self.order, self.active, self.w, self.codes, self.state, self.data.kind
 
     def sweep(self, way, pool=None):
         self.shuffle()
         self.active = swept_by(way, pool, *self.arguments)
 
     def bits(self):
-        alphas, gradients = (self.table[name].tobytes() for name in ("alpha", "gradient"))
+        alphas, gradients = (self.duals[name].tobytes() for name in ("alpha", "gradient"))
         state = self.state.copy()
         state["kept"] = 0  # is set by those ways alone that need it
         return self.active, alphas, gradients, *(array.tobytes() for array in (self.w, self.order, state))
 
     def assert_consistent(self):
-        alpha = self.table["alpha"]
+        alpha = self.duals["alpha"]
         w = np.append(self.X.T @ (alpha * self.signs), self.bias * (alpha @ self.signs))
         np.testing.assert_allclose(self.w, w, rtol=1e-9, atol=1e-9)
         assert (alpha >= 0).all() and (alpha <= self.U).all()
@@ -273,17 +277,18 @@ def test_entries_of_the_table_that_are_not_in_the_order_are_not_looked_at(way):
     """From disk, the table has room for rows that are not there."""
     plain, swept = Swept(), Swept()
     n_rows = len(swept.table)
-    swept.table = np.zeros(2 * n_rows, ROW)
+    records = np.zeros(2 * n_rows, RECORD)
+    swept.table, swept.duals = records["row"], records["dual"]
     swept.table[:n_rows], swept.table["data"][n_rows:], swept.table["length"][n_rows:] = plain.table, 8, 20
     for each in (plain, swept):
         each.sweep(alone(each.way(way)))
-    assert swept.w.tobytes() == plain.w.tobytes() and not swept.table["alpha"][n_rows:].any()
+    assert swept.w.tobytes() == plain.w.tobytes() and not swept.duals["alpha"][n_rows:].any()
 
 
 @WAYS
 def test_alphas_in_float32_are_swept_alike(prompt, way):
     swept, _ = assert_same_bits(Swept(rounding=True).way(way), way, prompt, rounding=True)
-    alpha = swept.table["alpha"]
+    alpha = swept.duals["alpha"]
     assert (alpha == alpha.astype(np.float32).astype(float)).all()
 
 
@@ -315,7 +320,7 @@ def test_a_sweep_visits_every_row_once_and_w_is_that_of_the_alphas(prompt, way, 
 def test_rows_that_leave_are_those_that_stay_at_a_bound(prompt, way):
     swept = Swept(shrink=True)
     swept.sweep(swept.way(way), prompt)
-    alpha, gradient = swept.table["alpha"][swept.order], swept.table["gradient"][swept.order]
+    alpha, gradient = swept.duals["alpha"][swept.order], swept.duals["gradient"][swept.order]
     leaves = (alpha == 0) & (gradient > 0.1) | (alpha == swept.U[swept.order]) & (gradient < -0.1)
     assert leaves[swept.active :].all() and 0 < swept.active < len(alpha)
 
@@ -325,7 +330,7 @@ def test_losses_and_visits_are_counted(prompt, way):
     swept = Swept()
     swept.sweep(swept.way(way), prompt)
     assert swept.state["visits"][0] == 300
-    gradients = swept.table["gradient"].astype(float)  # of hinge, and so y w.x - 1
+    gradients = swept.duals["gradient"].astype(float)  # of hinge, and so y w.x - 1
     assert swept.state["losses"][0] == pytest.approx(swept.costs @ np.maximum(0, -gradients), rel=1e-5)
 
 
@@ -413,8 +418,8 @@ def test_a_sweep_is_what_its_kernel_says(way, solver, bias, shrink, n_threads, r
         swept.active = swept_by(alone(swept.way(way, n_threads, rows)), None, *swept.arguments)
         scale = max(1, np.abs(plain.w).max())
         np.testing.assert_allclose(swept.w / scale, np.append(plain.w, plain.weight) / scale, atol=1e-9)
-        np.testing.assert_allclose(swept.table["alpha"], plain.alpha, atol=1e-9 * max(1, plain.alpha.max()))
-        np.testing.assert_allclose(swept.table["gradient"], plain.gradient, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(swept.duals["alpha"], plain.alpha, atol=1e-9 * max(1, plain.alpha.max()))
+        np.testing.assert_allclose(swept.duals["gradient"], plain.gradient, rtol=1e-6, atol=1e-6)
         assert set(swept.order[: swept.active]) == set(plain.kept)
         state = swept.state[0]
         found = [max(state["highest"], 0), min(state["lowest"], 0)]
@@ -441,7 +446,7 @@ class Told(Together):
     def convene(self, memory, rows, n_helpers):
         self._together = rows
 
-    def gain(self, table, order, start, end, w, codes, sums, kind, memory):
+    def gain(self, table, duals, order, start, end, w, codes, sums, kind, memory):
         self.visits.append((start, end, self._together))
         share = self._shares.pop(0) if len(self._shares) > 1 else self._shares[0]
         sums["sum_alpha"] += share * self._expected
@@ -453,10 +458,10 @@ class Told(Together):
 def ended_alone(monkeypatch):
     """ended_alone(way) notes the rows that one thread visits, which all stay."""
 
-    def note(way, sweep=lambda table, rows, active, *rest: active):
-        def sweep_alone(table, rows, active, *rest):
+    def note(way, sweep=lambda table, duals, rows, active, *rest: active):
+        def sweep_alone(table, duals, rows, active, *rest):
             way.visits.append((len(table) - active, len(table), 0))
-            return sweep(table, rows, active, *rest)
+            return sweep(table, duals, rows, active, *rest)
 
         monkeypatch.setattr(together, "_dual_cd", SimpleNamespace(sweep=sweep_alone))
         return way
@@ -469,7 +474,7 @@ def told(ended_alone, shares, sweeps=1, active=200, start=0.0, **options):
     sums = new_sums(sum_alpha=start)
     for _ in range(sweeps):
         order = np.arange(active, dtype=np.int32)
-        way.sweep(None, np.zeros(active, ROW), order, active, np.zeros(3), None, sums, None)
+        way.sweep(None, np.zeros(active), new_duals(active), order, active, np.zeros(3), None, sums, None)
     return way
 
 
@@ -494,16 +499,16 @@ def test_rows_of_which_no_two_go_together_are_given_up(ended_alone):
 class Astray(Told):
     """The first trial takes w and alphas astray."""
 
-    def gain(self, table, order, start, end, w, *rest):
+    def gain(self, table, duals, order, start, end, w, *rest):
         if not self.visits:
-            w[:], table["alpha"][order[start:end]] = np.inf, 7
-        return super().gain(table, order, start, end, w, *rest)
+            w[:], duals["alpha"][order[start:end]] = np.inf, 7
+        return super().gain(table, duals, order, start, end, w, *rest)
 
 
 def test_a_trial_that_goes_badly_is_undone(ended_alone):
-    way, table, w, sums = ended_alone(Astray([-3.0, 1.0])), np.zeros(200, ROW), np.arange(3.0), new_sums()
-    way.sweep(None, table, np.arange(200, dtype=np.int32), 200, w, None, sums, None)
-    assert w.tolist() == [0, 1, 2] and not table["alpha"].any()
+    way, duals, w, sums = ended_alone(Astray([-3.0, 1.0])), new_duals(200), np.arange(3.0), new_sums()
+    way.sweep(None, np.zeros(200), duals, np.arange(200, dtype=np.int32), 200, w, None, sums, None)
+    assert w.tolist() == [0, 1, 2] and not duals["alpha"].any()
     assert sums["sum_alpha"][0] == 1 and way.visits == [(0, 20, 2), (20, 200, 1)]
 
 
@@ -511,21 +516,21 @@ FOUND = ["highest", "lowest", "gap", "steps"]
 
 
 def test_where_no_two_rows_go_together_one_thread_ends_the_sweep_with_the_rows_that_stay_first(ended_alone):
-    def sweep_alone(table, rows, active, w, codes, sums, kind):
+    def sweep_alone(table, duals, rows, active, w, codes, sums, kind):
         assert rows.tolist() == list(range(20, 200)) and active == 180
         rows[:] = rows[::-1].copy()
         sums[FOUND] = (5, -2, 100, 10)
         return 50
 
     class Shrunk(Told):
-        def gain(self, table, order, start, end, w, codes, sums, *rest):
-            super().gain(table, order, start, end, w, codes, sums, *rest)
+        def gain(self, table, duals, order, start, end, w, codes, sums, *rest):
+            super().gain(table, duals, order, start, end, w, codes, sums, *rest)
             sums[FOUND], sums["kept"] = (3, -4, 1, 2), 5
             return True
 
     way, order, sums = ended_alone(Shrunk([-3.0]), sweep_alone), np.arange(200, dtype=np.int32), new_sums()
     way._least = 2
-    assert way.sweep(None, np.zeros(200, ROW), order, 200, np.zeros(3), None, sums, None) == 55
+    assert way.sweep(None, np.zeros(200), new_duals(200), order, 200, np.zeros(3), None, sums, None) == 55
     assert order.tolist() == [*range(5), *range(199, 149, -1), *range(5, 20), *range(149, 19, -1)]
     assert sums[FOUND].tolist() == [(5, -4, 101, 12)]
 

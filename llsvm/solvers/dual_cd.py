@@ -25,14 +25,15 @@ SMALLEST_SWEEP, SHORT_ROW, LONG_ROW, LARGEST_COPIES = 1 << 19, 192, 1 << 10, 2 <
 # holds for all if their loss is at most so many times its own, and rows within the margin are swept first then.
 TALL, SAMPLE_SHARE, SAMPLE_GAP, SAMPLE_VISITS, SAMPLE_LOSS, SAMPLE_MARGIN = 100, 16, 1e-2, 2, 1.1, 0.2
 SMALLEST_SAMPLE = 1 << 10
+choose = _dual_cd.choose
 PARTS, SMALLEST_SHARED = 8, 4096  # of the rows that threads survey, and more rows than these
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 
 
-def parts_of(table: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
-    """What threads look at, each on its own, and where in the table that begins, and the last one ends."""
+def parts_of(table: np.ndarray, duals: np.ndarray) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[int]]:
+    """What threads look at, (table, duals), each on its own, and where that begins, and the last one ends."""
     starts = np.linspace(0, len(table), (PARTS if len(table) > SMALLEST_SHARED else 1) + 1).astype(int).tolist()
-    return [table[start:end] for start, end in pairwise(starts)], starts
+    return [(table[start:end], duals[start:end]) for start, end in pairwise(starts)], starts
 
 
 class Team:
@@ -57,9 +58,9 @@ class Team:
             return Copies(self._n_threads, self._row_bytes, self._n_features)
         return Parts(self._n_threads, self._row_bytes)
 
-    def sweep(self, table, order, active: int, w, codes, sums, kind) -> int:
+    def sweep(self, table, duals, order, active: int, w, codes, sums, kind) -> int:
         """As _dual_cd.sweep."""
-        task = table, order, active, w, codes, sums, kind
+        task = table, duals, order, active, w, codes, sums, kind
         if active * self._row_bytes < SMALLEST_SWEEP:
             return _dual_cd.sweep(*task)
         if self._together and self._together.rows:
@@ -138,7 +139,7 @@ class Extrapolation:
         self._slots, self._before, self._w, self._sweeps = slots, np.empty(len(slots)), None, 0
         self._dual = None
 
-    def sweep_done(self, table, state: State, codes, kind) -> bool:
+    def sweep_done(self, table, duals, state: State, codes, kind) -> bool:
         """True if alphas, w and sums have gone on."""
         self._sweeps += 1
         if self._dual is not None:
@@ -146,22 +147,22 @@ class Extrapolation:
             self._dual = None
         if self._sweeps % self.SWEEPS:
             return False
-        share = self._turn_back(table, state, codes) if self._w is not None else 0.0
+        share = self._turn_back(table, duals, state, codes) if self._w is not None else 0.0
         if share > 0:
             self._dual = state.dual
             self._w *= -share
             state.w += self._w
-            _dual_cd.go_on(table, self._slots, self._before, share, state.w, codes, state.sums, kind)
-        _dual_cd.read_alphas(table, self._slots, self._before)
+            _dual_cd.go_on(table, duals, self._slots, self._before, share, state.w, codes, state.sums, kind)
+        _dual_cd.read_alphas(duals, self._slots, self._before)
         self._w = state.w.copy() if self._w is None else self._w
         self._w[:] = state.w
         return share > 0
 
-    def _turn_back(self, table, state: State, codes) -> float:
+    def _turn_back(self, table, duals, state: State, codes) -> float:
         """Makes the old w the way back to it; returns the part of the way so far where D, without bounds, is
         largest."""
         self._w -= state.w
-        slope, curvature = _dual_cd.measure_course(table, self._slots, self._before, codes)
+        slope, curvature = _dual_cd.measure_course(table, duals, self._slots, self._before, codes)
         slope, curvature = slope + dot(state.w, self._w), curvature + dot(self._w, self._w)
         return min(slope / curvature, state.limit.farthest) if curvature > 0 else 0.0
 
@@ -206,14 +207,14 @@ class DualCD:
         """w as it is now, (features + 1, columns), the bias last."""
         return self.state.w[:, None]
 
-    def _sweep(self, table, order, active: int, **options) -> int:
+    def _sweep(self, table, duals, order, active: int, **options) -> int:
         """One visit of rows order[:active] of the table in random order."""
         self.state.counter += 1
         shuffle(order, active, self._config.seed, self.state.counter)
-        return self._visit_all(table, order, active, **options)
+        return self._visit_all(table, duals, order, active, **options)
 
-    def _visit_all(self, table, order, active: int, shrink: bool = False, fresh: bool = True, together: bool = True,
-                   counting: bool = True) -> int:
+    def _visit_all(self, table, duals, order, active: int, shrink: bool = False, fresh: bool = True,
+                   together: bool = True, counting: bool = True) -> int:
         """One visit of rows order[:active] of the table in that order, by all threads or by this one. counting: visits
         and losses belong to the pass."""
         sums = self.state.sums
@@ -222,29 +223,29 @@ class DualCD:
         sums["shrink"] = shrink
         before = sums["losses"][0], sums["visits"][0]
         sweep = self._team.sweep if self._team and together else _dual_cd.sweep
-        active = sweep(table, order, active, self.state.w, self._steps.codes, sums, self._kind)
+        active = sweep(table, duals, order, active, self.state.w, self._steps.codes, sums, self._kind)
         if not counting:
             sums["losses"], sums["visits"] = before
         return active
 
-    def _sweep_all(self, table, sweeps: int) -> None:
+    def _sweep_all(self, table, duals, sweeps: int) -> None:
         """So many visits of all rows of the table; they are no part of a pass."""
         order = np.arange(len(table), dtype=np.int32)
         for _ in range(sweeps):
             if self.deadline.passed:
                 break
-            self._sweep(table, order, len(order), counting=False)
+            self._sweep(table, duals, order, len(order), counting=False)
 
-    def _follow(self, extrapolation: Extrapolation, table) -> bool:
+    def _follow(self, extrapolation: Extrapolation, table, duals) -> bool:
         """After a sweep of the rows of this extrapolation; True if alphas went on."""
-        return extrapolation.sweep_done(table, self.state, self._steps.codes, self._kind)
+        return extrapolation.sweep_done(table, duals, self.state, self._steps.codes, self._kind)
 
-    def _solve(self, table, inner: int) -> None:
+    def _solve(self, table, duals, inner: int) -> None:
         """The sub-problem of these rows: `inner` sweeps, or, for 0, until LIBLINEAR's stopping condition holds."""
         order = np.arange(len(table), dtype=np.int32)
         active, fresh = len(order), True
         for number in range(inner or MOST_SWEEPS):
-            active = self._sweep(table, order, active, shrink=not inner, fresh=fresh, counting=number == 0)
+            active = self._sweep(table, duals, order, active, shrink=not inner, fresh=fresh, counting=number == 0)
             if self.deadline.passed:
                 break
             if inner:
@@ -261,21 +262,21 @@ class DualCD:
         """LIBLINEAR's stopping quantity of the last sweep: the spread of projected gradients around 0."""
         return max(self.state["highest"], 0.0) - min(self.state["lowest"], 0.0)
 
-    def _look_at(self, rows, w, sums: np.ndarray) -> None:
+    def _look_at(self, rows, duals, w, sums: np.ndarray) -> None:
         """Gradients of rows at w; sums becomes their loss, their part of the gap, and squared changes of gradients."""
-        _dual_cd.survey(rows, w, self.problem.codes, self.problem.bias, sums, self._kind)
+        _dual_cd.survey(rows, duals, w, self.problem.codes, self.problem.bias, sums, self._kind)
 
-    def _adopt(self, rows, sums: np.ndarray, w: np.ndarray) -> None:
+    def _adopt(self, rows, duals, sums: np.ndarray, w: np.ndarray) -> None:
         """Gives rows the alphas that belong to their gradients; adds sum alpha y x to w, sums becomes that of D."""
         steps = self._steps
-        _dual_cd.adopt(rows, steps.codes, steps.bias, steps.rounded, sums, w, self._kind)
+        _dual_cd.adopt(rows, duals, steps.codes, steps.bias, steps.rounded, sums, w, self._kind)
 
     def _survey_parts(self, parts, w, run, deadline) -> list[float]:
         """The loss, the gap and the squared changes of gradients of all rows, by this w."""
         found = np.zeros((len(parts), 3))
 
         def look(part, sums):
-            return not deadline.passed and [self._look_at(part, w, sums)]
+            return not deadline.passed and [self._look_at(*part, w, sums)]
 
         if not all(list(run(look, parts, found))):
             raise Stopped
@@ -284,7 +285,7 @@ class DualCD:
     def _adopt_all(self, parts, run) -> None:
         """All rows get the alphas that belong to the w of the last survey."""
         sums, changes = np.zeros((len(parts), 2)), np.zeros((len(parts), len(self.state.w)))
-        list(run(self._adopt, parts, sums, changes))
+        list(run(lambda part, *out: self._adopt(*part, *out), parts, sums, changes))
         self.state.w = changes.sum(0)
         self.state.set_alphas(sums.sum(0))
 
@@ -377,8 +378,8 @@ class Shrinking(DualCD):
 
     may_descend = False  # whether there is memory for Newton's method
 
-    def _begin(self, n_rows: int) -> None:
-        self._order, self._n_active = np.arange(n_rows, dtype=np.int32), n_rows
+    def _begin(self, n_rows: int, duals: np.ndarray) -> None:
+        self._order, self._n_active, self._duals = np.arange(n_rows, dtype=np.int32), n_rows, duals
         self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
         self._sampling, self._extrapolation = self._is_tall(n_rows), None
         self._effort, self._patience = 0, newton.patience(n_rows, len(self.state.w))
@@ -389,11 +390,12 @@ class Shrinking(DualCD):
     def _pass(self, table) -> bool:
         """One sweep of the active rows; True if a survey is due."""
         self.state.begin_pass()
-        self._n_active = self._sweep(table, self._order, self._n_active, shrink=not self._sampling, fresh=self._fresh)
+        self._n_active = self._sweep(table, self._duals, self._order, self._n_active, shrink=not self._sampling,
+                                     fresh=self._fresh)  # fmt: skip
         self._visited += self.state["visits"]
         self._effort += self.state["visits"]
         self._narrow()
-        self._fresh = self._extrapolation is not None and self._follow(self._extrapolation, table)
+        self._fresh = self._extrapolation is not None and self._follow(self._extrapolation, table, self._duals)
         self._square, own_gap = half_square(self.state.w), self.state["gap"]
         if self._sampling:
             return self._is_learnt(self._visited / len(table))
@@ -404,7 +406,7 @@ class Shrinking(DualCD):
 
     def _survey(self, table, run=map, deadline=NEVER) -> float:
         """The loss of all rows; run: map, or that of a pool of threads."""
-        parts, starts = parts_of(table)
+        parts, starts = parts_of(table, self._duals)
         loss, self._gap, changes = self._survey_parts(parts, self.state.w, run, deadline)
         self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
         self._select(parts, starts, run)
@@ -414,7 +416,7 @@ class Shrinking(DualCD):
         codes, self._n_active = self._steps.codes, 0
 
         def select(part, start):
-            return _dual_cd.select(part, start, codes, self._margin, self._order[start:])
+            return _dual_cd.select(*part, start, codes, self._margin, self._order[start:])
 
         for start, count in zip(starts, run(select, parts, starts), strict=False):
             self._order[self._n_active : self._n_active + count] = self._order[start : start + count]
@@ -429,7 +431,7 @@ class Shrinking(DualCD):
             self._n_active, self._extrapolation = len(table), None
             self._order[:] = np.arange(len(table))
             return
-        parts, starts = parts_of(table)
+        parts, starts = parts_of(table, self._duals)
         self._adopt_all(parts, run)
         self._margin, self._gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
         self._select(parts, starts, run)
@@ -442,7 +444,7 @@ class Shrinking(DualCD):
 
     def _descend(self, table, run=map, deadline=NEVER) -> None:
         """Newton's method, from the best w, until the gap is met or no step gains; every w on the way is certified."""
-        parts = newton.parts_of(table, len(self.state.w))
+        parts = newton.parts_of(table, self._duals, len(self.state.w))
         w = self.best_w.copy()
         for loss in self._descent(parts, w, run, deadline):
             self._adopt_all(parts, run)
@@ -477,7 +479,7 @@ class InMemory(Shrinking):
 
     def passes(self):
         n_rows, number = len(self._data.table), 0
-        self._begin(n_rows)
+        self._begin(n_rows, self._data.duals)
         while True:
             start = time.perf_counter()
             number += 1
@@ -505,4 +507,4 @@ class InMemory(Shrinking):
         self._close_team()
         self._pool.shutdown()
         self._data.release()
-        self.state.w = None
+        self.state.w = self._duals = None

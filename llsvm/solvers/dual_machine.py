@@ -9,7 +9,7 @@ import numpy as np
 from llsvm.core import Certificate
 from llsvm.evaluate import total_loss
 from llsvm.problem import Problem
-from llsvm.reader import copied
+from llsvm.reader import DUAL
 from llsvm.solvers.dual_cd import Shrinking
 from llsvm.solvers.one_vs_rest import grown
 from llsvm.solvers.together import half_square
@@ -33,11 +33,12 @@ class DualMachine(Shrinking):
         self._problem = problem
         self._steps = problem.as_float32() if getattr(self, "_steps", problem).rounded else problem
 
-    def own(self, table, alphas=0.0) -> np.ndarray:
-        """A copy of these rows with these dual variables."""
-        rows = copied(table)
-        rows["alpha"] = alphas
-        return rows
+    @staticmethod
+    def duals_of(alphas: np.ndarray) -> np.ndarray:
+        """These dual variables beside gradients."""
+        duals = np.zeros(len(alphas), DUAL)
+        duals["alpha"] = alphas
+        return duals
 
     def wants(self, rows, alphas) -> np.ndarray:
         """Where alpha is free; nearer to a bound than rounding can tell, of C or of a full step, is there."""
@@ -63,9 +64,9 @@ class DualMachine(Shrinking):
 
     def sweep(self, table, alphas, sweeps: int) -> None:
         """Sweeps all rows of a group: those that only other problems keep are visited too."""
-        rows = self.own(table, alphas)
-        self._sweep_all(rows, sweeps)
-        alphas[:] = rows["alpha"]
+        duals = self.duals_of(alphas)
+        self._sweep_all(table, duals, sweeps)
+        alphas[:] = duals["alpha"]
 
     def begin_look(self) -> None:
         self._seen_w = self.state.w

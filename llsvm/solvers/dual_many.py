@@ -11,7 +11,7 @@ from llsvm.alphas import Alphas
 from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.memory import vector_bytes, working
 from llsvm.problem import Problem
-from llsvm.reader import ROW, copied
+from llsvm.reader import DUAL
 from llsvm.solvers import newton
 from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
@@ -22,7 +22,7 @@ from llsvm.solvers.together import half_square
 
 # Of the memory: for the dual variables of rows that are visited together, and for the active ones of rows that are
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
-VISITING_SHARE, VISITING_BYTES, TABLES = 8, 24, 8
+VISITING_SHARE, VISITING_BYTES, TABLES, VISITED_BYTES = 8, 24, 8, 40
 SWEEPING_SHARE, SWEEPING_BYTES, FINDING_BYTES = 4, 80, 32
 ROUNDS = 2  # over the active rows after a pass
 
@@ -32,31 +32,28 @@ class Machine(DualMachine):
 
     def __init__(self, problem: Problem, config, dtype):
         super().__init__(problem, config, dtype)
-        self.alphas, self.n_passes, self.visits, self.newton = None, 0, 0, None
+        self.n_passes, self.visits, self.newton = 0, 0, None
 
     def keep_rows(self, n_rows: int) -> None:
         """The rows are in memory, and stay there."""
-        self.alphas, self._gradients = np.zeros(n_rows), np.zeros(n_rows, np.float32)
-        self._begin(n_rows)
+        self._begin(n_rows, np.zeros(n_rows, DUAL))
 
     def turn(self, table, most_passes: int) -> None:
         """Passes over rows in memory until a survey is due, and the survey."""
-        rows, is_due, self.visits = self.own(table, self.alphas), False, 0
-        rows["gradient"] = self._gradients
+        is_due, self.visits = False, 0
         while not is_due and self.n_passes < most_passes and not self.deadline.passed:
-            is_due = self._pass(rows)
+            is_due = self._pass(table)
             self.n_passes += 1
             self.visits += int(self.state["visits"])
         if is_due:
             self.begin_look()
-            loss = self._survey(rows)
+            loss = self._survey(table)
             self.end_look(loss)
             if self._sampling and not self.done:
-                self._end_sample(rows, loss)
-            if not self.done and self._is_slow(len(rows)):
-                self._descend(rows, deadline=self.deadline)
+                self._end_sample(table, loss)
+            if not self.done and self._is_slow(len(table)):
+                self._descend(table, deadline=self.deadline)
                 self.done = self._is_done()
-        self.alphas[:], self._gradients[:] = rows["alpha"], rows["gradient"]
 
     def keep_float32(self) -> None:
         self._keep_float32()
@@ -72,26 +69,26 @@ class Machine(DualMachine):
 
     def visit(self, rows, alphas) -> None:
         """Visits all rows once and gives the alphas of those that are active afterwards a minus sign."""
-        rows["alpha"] = alphas
+        duals = self.duals_of(alphas)
         if self.newton:
-            self._adopt_next(rows)
-            alphas[:] = rows["alpha"]
+            self._adopt_next(rows, duals)
+            alphas[:] = duals["alpha"]
             return
-        self._sweep(rows, np.arange(len(rows), dtype=np.int32), len(rows))
-        alphas[:] = rows["alpha"]
+        self._sweep(rows, duals, np.arange(len(rows), dtype=np.int32), len(rows))
+        alphas[:] = duals["alpha"]
         bounds = self._steps.codes[rows["code"], 1]
-        wanted = ((alphas > 0) & (alphas < bounds)) | (np.abs(rows["gradient"]) <= MARGIN)
+        wanted = ((alphas > 0) & (alphas < bounds)) | (np.abs(duals["gradient"]) <= MARGIN)
         np.negative(alphas, out=alphas, where=wanted)
         self.n_wanted += int(wanted.sum())
 
-    def _adopt_next(self, rows) -> None:
+    def _adopt_next(self, rows, duals) -> None:
         """Gives rows the alphas that belong to the w of Newton's method."""
         sums = np.zeros(3)
-        self._look_at(rows, self.newton.w, sums)
+        self._look_at(rows, duals, self.newton.w, sums)
         self.state.sums["losses"] += sums[0]
-        self._adopt(rows, sums[1:], self.state.w)
+        self._adopt(rows, duals, sums[1:], self.state.w)
         self.state.add_alphas(sums[1:])
-        self.newton.add(rows, self._steps, self._kind)
+        self.newton.add(rows, duals, self._steps, self._kind)
 
     def descend(self) -> None:
         """Newton's method begins: a step a pass."""
@@ -108,20 +105,20 @@ class Machine(DualMachine):
     def sweep(self, table, places, alphas, n_rows: int) -> None:
         """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
         rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
-        rows["alpha"] = alphas
+        duals = self.duals_of(alphas)
         sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
         for number in range(self._config.inner or max(1, round(sweeps))):
             if self.deadline.passed:
                 break
-            n_active = self._sweep(rows, order, n_active, shrink=True, fresh=number == 0, counting=False)
+            n_active = self._sweep(rows, duals, order, n_active, shrink=True, fresh=number == 0, counting=False)
             self._narrow()
-        alphas[:] = rows["alpha"]
+        alphas[:] = duals["alpha"]
 
     def solve(self, table, alphas, inner: int) -> None:
         """Solves the sub-problem of a block."""
-        rows = self.own(table, alphas)
-        self._solve(rows, inner)
-        alphas[:] = rows["alpha"]
+        duals = self.duals_of(alphas)
+        self._solve(table, duals, inner)
+        alphas[:] = duals["alpha"]
 
     @property
     def met(self) -> Certificate:
@@ -190,10 +187,8 @@ class InMemory(Many):
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has a dual variable, its gradient, a place in the order and in an Extrapolation of every problem, and a
-        copy for every thread."""
-        own = 16 + Extrapolation.ROW_BYTES
-        return n_labels, Many.vectors + 1, own * n_labels + min(config.threads, n_labels) * ROW.itemsize
+        """A row has, in every problem, its dual and a place in the order and in an Extrapolation."""
+        return n_labels, Many.vectors + 1, (DUAL.itemsize + 4 + Extrapolation.ROW_BYTES) * n_labels
 
     def passes(self):
         self._begin()
@@ -283,8 +278,8 @@ class Streaming(Many):
     def _full_pass(self, busy, lookers) -> list:
         """Returns what the machines that look see of all rows."""
         totals, visiting = [0.0] * len(lookers), self._spare // VISITING_SHARE
-        self._active = ActiveRows(self._stream.dtype, self._spare - visiting)
-        most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * ROW.itemsize)
+        self._active = ActiveRows(self._stream.dtype, self._spare - visiting, kind=np.int32)
+        most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * VISITED_BYTES)
         for arena, _ in self._stream.arenas(self._number):
             if lookers:
                 self._look(arena.rows, lookers, totals)
@@ -297,13 +292,10 @@ class Streaming(Many):
         alphas = self._read_alphas(rows)
         own = [alphas[machine.problem.positive] for machine in busy]
         threads = min(self._config.threads, len(busy), TABLES)
-        tables = [rows, *(copied(rows) for _ in range(threads - 1))]
-        self._map(Machine.visit, busy, [tables[place % threads] for place in range(len(busy))], own, threads=threads)
+        self._map(Machine.visit, busy, [rows] * len(busy), own, threads=threads)
         self._write_alphas(rows, alphas)
         counts = np.signbit(alphas).sum(0, dtype=np.int32)  # of machines that are not busy none is negative
-        rows["alpha"] = counts
-        active = rows.take(np.flatnonzero(counts))
-        self._active.append(active, np.empty((len(active), 0)))
+        self._active.append(rows.take(np.flatnonzero(counts)), counts[counts > 0][:, None])
 
     def _runs(self, rows):
         """Yields (start, end, where their dual variables begin) of rows of one chunk."""
@@ -328,7 +320,7 @@ class Streaming(Many):
         sweeping = self._spare // SWEEPING_SHARE
         self._active.memory = self._spare - sweeping + self._stream.needed_bytes
         for _ in range(ROUNDS):
-            for table in self._active.parts(sweeping // SWEEPING_BYTES):
+            for table, _ in self._active.parts(sweeping // SWEEPING_BYTES):
                 self._sweep_part(table, 1 + sweeping // (FINDING_BYTES * len(self._machines)))
                 del table
                 self.deadline.check()
@@ -380,9 +372,9 @@ class Blocks(Streaming):
 
     @property
     def _beside(self) -> int:
-        """Every thread copies the table of the block."""
+        """Every thread has dual variables and an order of the block."""
         threads = min(self._config.threads, len(self._machines))
-        return super()._beside + threads * self._stream.group_rows * (ROW.itemsize + 4)
+        return super()._beside + threads * self._stream.group_rows * (DUAL.itemsize + 4)
 
     def _pass(self, busy, looking: bool) -> int:
         for machine in busy:

@@ -14,10 +14,10 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.core import Certificate
-from llsvm.reader import ROW, Arena, arena_bytes, choose, groups, joined, rows_bytes, shuffle
+from llsvm.reader import DUAL, ROW, Arena, arena_bytes, groups, joined, rows_bytes, shuffle
 from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
-from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Extrapolation
+from llsvm.solvers.dual_cd import SAMPLE_MARGIN, SAMPLE_SHARE, TALL, Extrapolation, choose
 from llsvm.solvers.streaming import Streaming
 
 # Of the memory for rows, a group takes a part; a small one may take twice as much.
@@ -40,7 +40,7 @@ FIRST_LOOK, ENOUGH = 1 / 16, 0.8
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 ALPHAS_TOGETHER = 1 << 15
 # Bytes of an active row that is swept: an Extrapolation, or, on the way, a second table and whether it stays.
-BESIDE = max(Extrapolation.ROW_BYTES, ROW.itemsize + 1) + Copies.ROW_BYTES
+BESIDE = max(Extrapolation.ROW_BYTES, ROW.itemsize + DUAL.itemsize + 1) + Copies.ROW_BYTES
 
 
 class Exact(Streaming):
@@ -55,7 +55,6 @@ class Exact(Streaming):
         super().__init__(problem, config, blocks)
         self._active, self._slow, self._turn, self._began = self._new_active(), False, 0, time.perf_counter()
         self._n_passes = 0
-        self._bounds = self._steps.codes[:, 1].copy()
 
     def _smallest_group(self, sizes) -> int:
         return int(sizes.max())
@@ -103,14 +102,14 @@ class Exact(Streaming):
         while rows_left:
             self.deadline.check()
             arena, _ = self._reader.next()
-            self._active.append(arena.rows, np.empty((arena.n_rows, 0)))
+            self._active.append(arena.rows, np.zeros((arena.n_rows, 1), DUAL))
             rows_left -= arena.n_rows
             self._reader.release(arena)
         for group in self._active.groups():
             order, visits = np.arange(len(group.table), dtype=np.int32), 0
             while not visits or not self._is_learnt(visits / self.blocks.n_rows):
                 self.state.begin_pass()
-                self._sweep(group.table, order, len(order))
+                self._sweep(group.table, group.alphas[:, 0], order, len(order))
                 visits += len(order)
                 self.deadline.check()
             self._start, self.state.w = self.state.w, np.zeros_like(self.state.w)
@@ -119,56 +118,63 @@ class Exact(Streaming):
         self._is_between_passes = True
         self._renew_active()
 
-    def _follow_sample(self, rows: np.ndarray) -> None:
+    def _follow_sample(self, rows: np.ndarray, duals: np.ndarray) -> None:
         """Gives rows the alphas that belong to the w of the sample, if it holds for the first of them."""
         sums = np.zeros(3)
-        self._look_at(rows, self._start, sums)
+        self._look_at(rows, duals, self._start, sums)
         if not self._newton and not self._start_loss and not self._holds(sums[0] / len(rows)):
             self._start = None
             return
         self._start_loss += sums[0]
-        self._adopt(rows, sums[1:], self.state.w)
+        self._adopt(rows, duals, sums[1:], self.state.w)
         self.state.add_alphas(sums[1:])
         self.state.sums["visits"] += len(rows)
         if self._newton:
-            self._newton.add(rows, self._steps, self._kind)
+            self._newton.add(rows, duals, self._steps, self._kind)
 
     def _visit(self, arena: Arena) -> None:
         if self._start is not None:
-            self._follow_sample(arena.rows)
+            self._follow_sample(arena.rows, self._duals[: arena.n_rows])
         if self._start is not None:
             return
         order = self._order[: arena.n_rows]
         order[:] = np.arange(arena.n_rows)
         for number in range(FIRST_VISITS if self._is_first and self.problem.bias else 1):
-            self._sweep(arena.rows, order, len(order), together=False, counting=number == 0)  # other threads read
+            # Other threads read meanwhile.
+            self._sweep(arena.rows, self._duals, order, len(order), together=False, counting=number == 0)
 
     def _after_visit(self, arena: Arena) -> None:
         """Copies the active rows."""
         if self._newton:
             return
-        rows = arena.rows
-        chosen = np.empty(len(rows), bool)
-        n_chosen = choose(rows, self._bounds, MARGIN if self._start is None else SAMPLE_MARGIN, chosen.view(np.uint8))
+        rows, duals = arena.rows, self._duals[: arena.n_rows]
+        chosen, margin = np.empty(len(rows), bool), MARGIN if self._start is None else SAMPLE_MARGIN
+        n_chosen = self._choose(rows, duals, margin, chosen)
         if self._start is None and not self._active.has_room(n_chosen, arena.used * n_chosen // max(1, len(rows))):
             self._make_room()
-        self._active.append(rows, np.empty((n_chosen, 0)), chosen)
+        self._active.append(rows, duals[chosen][:, None], chosen)
+
+    def _choose(self, rows, duals, margin: float, chosen: np.ndarray) -> int:
+        """Which rows are free or within the margin; how many."""
+        return choose(rows, duals, self._steps.codes, margin, chosen.view(np.uint8))
 
     def _make_room(self) -> None:
         """Sweeps the active rows in memory, so that those leave that are no longer active or, if need be, hardly so; if
         too few do, all go to the file."""
-        if not (tables := self._active.tables()):
+        if not (parts := self._active.parts_in_memory()):
             return
-        table, chosen = joined(tables), np.empty(sum(map(len, tables)), bool)
-        self._sweep_all(table, SWEEPS_FOR_ROOM)
+        tables = [rows for rows, _ in parts]
+        table = joined(tables, np.empty(sum(map(len, tables)), ROW))
+        duals = np.concatenate([duals[:, 0] for _, duals in parts])
+        chosen = np.empty(len(table), bool)
+        self._sweep_all(table, duals, SWEEPS_FOR_ROOM)
         for margin in ROOM_MARGINS:
-            too_many = choose(table, self._bounds, margin, chosen.view(np.uint8)) > MOST_KEPT * len(table)
+            too_many = self._choose(table, duals, margin, chosen) > MOST_KEPT * len(table)
             if not too_many:
                 break
         chosen |= too_many
-        for leaving in self._slices(np.flatnonzero(~chosen)):
-            self._keep_alphas(table.take(leaving))
-        self._active.keep(table, chosen)
+        self._keep_alphas(table, duals, np.flatnonzero(~chosen))
+        self._active.keep(table, duals[:, None], chosen)
         if too_many:
             self._active.spill()
 
@@ -177,17 +183,18 @@ class Exact(Streaming):
         waited, enough = self._reader.wait, SLOW_SHARE * (time.perf_counter() - self._began)
         if self._config.threads > 1 and waited > max(SLOW_SECONDS, enough) and self._reader.read_seconds > enough:
             self._slow = True
-        if not self._slow or not (tables := self._active.tables()):
+        if not self._slow or not (parts := self._active.parts_in_memory()):
             return False
         self._turn += 1
-        self._sweep_all(tables[self._turn % len(tables)], 1)
+        table, duals = parts[self._turn % len(parts)]
+        self._sweep_all(table, duals[:, 0], 1)
         return True
 
     def _is_enough(self, estimate: Certificate, seen: float) -> bool:
         return self._visited_all and seen >= FIRST_LOOK and estimate.relative_gap <= ENOUGH * self.problem.tolerance
 
     def _new_active(self) -> ActiveRows:
-        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=BESIDE)
+        return ActiveRows(self.blocks.dtype, self._spare_bytes, copies=0, beside=BESIDE, kind=DUAL)
 
     def _end_pass(self, done: bool) -> None:
         self._visited_all = self.state["visits"] == self.blocks.n_rows
@@ -235,12 +242,13 @@ class Exact(Streaming):
         """Sweeps all active rows, as many at a time as memory holds; returns what they have of the gap."""
         gap = 0.0
         for group in self._active.groups(keep=not last):
+            duals = group.alphas[:, 0]
             if number:
-                self._fetch_alphas(group.table)
-            self._sweep_on(group.table, sweeps)
+                self._fetch_alphas(group.table, duals)
+            self._sweep_on(group.table, duals, sweeps)
             gap += self.state["gap"]
-            self._keep_alphas(group.table)
-            del group
+            self._keep_alphas(group.table, duals)
+            del group, duals
         return gap
 
     def _little(self, n_rows: int) -> float:
@@ -250,17 +258,17 @@ class Exact(Streaming):
     def _positions(self, rows) -> np.ndarray:
         return self._first_rows[rows["chunk"]] + rows["place"]
 
-    def _sweep_on(self, table, sweeps: int) -> None:
+    def _sweep_on(self, table, duals, sweeps: int) -> None:
         """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
         order = np.arange(len(table), dtype=np.int32)
         extrapolation = Extrapolation(order.copy())
         for left in range(sweeps, 0, -1):
-            self._sweep(table, order, len(order), counting=False)
+            self._sweep(table, duals, order, len(order), counting=False)
             self.deadline.check()
             if self.state["gap"] <= self._little(len(table)):
                 break
             if left > MENDING:  # sweeps, for w where bounds stood in the way
-                self._follow(extrapolation, table)
+                self._follow(extrapolation, table, duals)
 
     @property
     def _last_w(self) -> np.ndarray:
@@ -271,18 +279,20 @@ class Exact(Streaming):
         self._active.close()
         self._active = self._new_active()
 
-    def _fetch_alphas(self, table) -> None:
-        for rows in self._slices(table):
-            rows["alpha"] = self._alphas.gather(self._positions(rows))
+    def _fetch_alphas(self, table, duals) -> None:
+        for part in self._slices(len(table)):
+            duals["alpha"][part] = self._alphas.gather(self._positions(table[part]))
 
-    def _keep_alphas(self, table) -> None:
-        for rows in self._slices(table):
-            self._alphas.scatter(self._positions(rows), rows["alpha"])
+    def _keep_alphas(self, table, duals, slots: np.ndarray | None = None) -> None:
+        """Of the rows in these slots, or of all."""
+        for part in self._slices(len(table) if slots is None else len(slots)):
+            part = part if slots is None else slots[part]
+            self._alphas.scatter(self._positions(table[part]), duals["alpha"][part])
 
     @staticmethod
-    def _slices(table):
+    def _slices(n_rows: int):
         """Of so many rows that what is made for each is small."""
-        return (table[start : start + ALPHAS_TOGETHER] for start in range(0, len(table), ALPHAS_TOGETHER))
+        return (slice(start, start + ALPHAS_TOGETHER) for start in range(0, n_rows, ALPHAS_TOGETHER))
 
     def close(self) -> None:
         self._active.close()

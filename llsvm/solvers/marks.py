@@ -32,7 +32,7 @@ class Marks:
 
     def sweep(self, pool, *task) -> int:
         """As _dual_cd.sweep."""
-        _, _, active, w, *_ = task
+        _, _, _, active, w, *_ = task
         most = min(self._most, max(1, active // BATCHES))
         more, helping = (self._shared, self._copy if self._copies(most) else w, most), []
         _marks.convene(self._shared)

@@ -335,7 +335,7 @@ class Streaming(Direct):
 
     def _full_pass(self, snapshot) -> tuple[float, float]:
         """Returns the loss of the snapshot, if there is one, and the largest violation met."""
-        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2), 0
+        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2, kind=np.int32), 0
         self._state["losses"], loss, found = 0.0, 0.0, 0.0
         for arena, _ in self._stream.arenas(self._number):
             if snapshot is not None:
@@ -366,11 +366,11 @@ class Streaming(Direct):
         alphas, order = SparseAlphas(len(rows), self._n_classes, self._state), np.arange(len(rows), dtype=np.int32)
         self._read_alphas(rows, alphas)
         self._loop(rows, order, len(rows), alphas, full=True)
-        self._write_alphas(rows, alphas)
+        counts = self._write_alphas(rows, alphas)
         n_active = _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, self._costs, self.weston, order)
-        active = rows[order[:n_active]]
-        self._n_active_alphas += int(active["alpha"].sum())
-        self._active.append(active, np.empty((n_active, 0)))
+        active = order[:n_active]
+        self._n_active_alphas += int(counts[active].sum())
+        self._active.append(rows[active], counts[active][:, None])
         return float(self._state["violation"][0])
 
     def _loop_all_active(self, violation: float) -> None:
@@ -379,7 +379,7 @@ class Streaming(Direct):
         self._active.memory = self._room * 5 // 8 + self._stream.needed_bytes
         for rounds_left in range(ROUNDS - 1, -1, -1):
             number = -1  # enumerate would hold on to the rows before
-            for rows in self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES):
+            for rows, counts in self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES):
                 number += 1
                 alphas = SparseAlphas(len(rows), self._n_classes, self._state)
                 if rounds_left == ROUNDS - 1:
@@ -387,26 +387,28 @@ class Streaming(Direct):
                 else:
                     alphas.unpack(0, Lists.from_bytes(self._alphas.read(number), len(rows)))
                 order = np.empty(len(rows), np.int32)
-                self._loop_active(rows, order, alphas, violation, loops * float(rows["alpha"].sum()))
+                self._loop_active(rows, order, alphas, violation, loops * float(counts.sum()))
                 self.deadline.check()
                 if rounds_left:
                     self._alphas.write(number, alphas.pack(0, len(rows)).to_bytes())
                 else:
                     self._write_alphas(rows, alphas)
                     self._alphas.write(number, b"")
-                del rows, alphas, order
+                del rows, counts, alphas, order
         self._active.close()
 
     def _read_alphas(self, rows, alphas: SparseAlphas) -> None:
         for start, end, key in self._runs(rows):
             alphas.unpack(start, self._lists(key).part(self._places(rows, start, end)))
 
-    def _write_alphas(self, rows, alphas: SparseAlphas) -> None:
-        """Leaves the number of nonzero alphas of a row as its alpha."""
+    def _write_alphas(self, rows, alphas: SparseAlphas) -> np.ndarray:
+        """Returns the numbers of nonzero alphas."""
+        counts = np.empty(len(rows), np.int32)
         for start, end, key in self._runs(rows):
             lists = alphas.pack(start, end)
-            rows["alpha"][start:end] = lists.counts
+            counts[start:end] = lists.counts
             self._alphas.write(key, self._lists(key).replaced(self._places(rows, start, end), lists).to_bytes())
+        return counts
 
     def _lists(self, key) -> Lists:
         chunk, number = key

@@ -38,8 +38,9 @@ def fits(n_rows: int, size: int, room: int) -> bool:
     return 8 * size * (VECTORS + (2 * PARTS if is_tall(n_rows, size) else 2)) <= room
 
 
-def parts_of(table: np.ndarray, size: int) -> list[np.ndarray]:
-    return np.array_split(table, PARTS if is_tall(len(table), size) else 1)
+def parts_of(table: np.ndarray, duals: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    n_parts = PARTS if is_tall(len(table), size) else 1
+    return list(zip(np.array_split(table, n_parts), np.array_split(duals, n_parts), strict=True))
 
 
 def solve(gradient, diagonal, product, check) -> np.ndarray:
@@ -64,10 +65,11 @@ def solve(gradient, diagonal, product, check) -> np.ndarray:
 
 
 class Newton:
-    """Rows in parts, each with the alphas that belong to w; look(w) -> the loss of all; run: map, or that of a pool."""
+    """Rows in parts, (table, duals), each with the alphas that belong to w; look(w) -> the loss of all; run: map, or
+    that of a pool."""
 
     def __init__(self, parts, problem, kind, look, run, check):
-        self._parts, self._arguments = parts, (problem.bias, problem.codes)
+        self._parts, self._problem = parts, (problem.bias, problem.codes)
         self._kind, self._look, self._run, self._check = kind, look, run, check
 
     def step(self, w, loss: float, gradient) -> float | None:
@@ -85,10 +87,10 @@ class Newton:
         return None
 
     def _product(self, v) -> np.ndarray:
-        return self._sum(v.copy(), lambda part, out: _newton.add_products(part, v, *self._arguments, out, self._kind))
+        return self._sum(v.copy(), lambda part, out: _newton.add_products(*part, v, *self._problem, out, self._kind))
 
     def _diagonal(self, size: int) -> np.ndarray:
-        return self._sum(np.ones(size), lambda part, out: _newton.add_diagonal(part, *self._arguments, out, self._kind))
+        return self._sum(np.ones(size), lambda part, out: _newton.add_diagonal(*part, *self._problem, out, self._kind))
 
     def _sum(self, first: np.ndarray, add) -> np.ndarray:
         """What add(part, out) adds for all parts, in one order."""
@@ -121,8 +123,8 @@ class ByPasses:
     def n_bytes(size: int) -> int:
         return 8 * size * (size + VECTORS)
 
-    def add(self, rows, problem, kind) -> None:
-        _newton.add_matrix(rows, problem.bias, problem.codes, self._matrix, kind)
+    def add(self, rows, duals, problem, kind) -> None:
+        _newton.add_matrix(rows, duals, problem.bias, problem.codes, self._matrix, kind)
 
     def step(self, loss: float, gradient, check) -> bool:
         """Moves w, which has this loss and gradient of P, after all rows have been added; False where P does not

@@ -15,6 +15,7 @@ from llsvm.active import ActiveRows
 from llsvm.core import PassStats
 from llsvm.memory import working
 from llsvm.problem import Problem
+from llsvm.reader import DUAL
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.one_vs_rest import OneVsRest
 
@@ -32,9 +33,9 @@ class Machine(DualMachine):
 
     def visit_once(self, table, alphas) -> None:
         """Visits rows, whose alphas are 0, in their order."""
-        rows = self.own(table)
-        self._visit_all(rows, np.arange(len(rows), dtype=np.int32), len(rows), counting=False)
-        alphas[:] = rows["alpha"]
+        duals = np.zeros(len(table), DUAL)
+        self._visit_all(table, duals, np.arange(len(table), dtype=np.int32), len(table), counting=False)
+        alphas[:] = duals["alpha"]
 
     def settle(self, tolerance: float) -> None:
         """Compares the dual value with what it was when last asked."""

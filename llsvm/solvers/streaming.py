@@ -10,7 +10,7 @@ from llsvm.alphas import Alphas
 from llsvm.core import Certificate, UsageError
 from llsvm.evaluate import total_loss
 from llsvm.memory import BUFFERS, enough, format_size, short_size, working
-from llsvm.reader import ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
+from llsvm.reader import DUAL, ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import DualCD
 from llsvm.solvers.together import half_square
 
@@ -64,10 +64,11 @@ class Streaming(DualCD):
         group_bytes = self._group_size(rest, smallest_group)
         row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, value_size) / blocks.n_rows
         group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
-        table_bytes = group_rows * (ROW.itemsize + 4)
+        table_bytes = group_rows * (ROW.itemsize + DUAL.itemsize)
         self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
         self._spare_bytes = max(0, rest - n_arenas * (self._group_bytes + table_bytes))
         self._group_rows, self._order = group_rows, np.empty(group_rows, np.int32)
+        self._duals = np.zeros(group_rows, DUAL)  # of the rows that are visited
         self._groups = [Arena(self._group_bytes, np.empty(group_rows, ROW), blocks.dtype) for _ in range(n_arenas)]
 
     def _most_arenas(self) -> int:
@@ -100,7 +101,7 @@ class Streaming(DualCD):
 
     def _runs(self, arena: Arena, group):
         """Of every chunk of a group: (the alphas of its rows, the number of its first row in the set)."""
-        alphas, place = arena.rows["alpha"], 0
+        alphas, place = self._duals["alpha"], 0
         for chunk in group:
             start, end = self._starts[chunk : chunk + 2]
             yield alphas[place : place + end - start], start
@@ -138,10 +139,12 @@ class Streaming(DualCD):
                 pass
             arena, group = self._reader.next()
             rows_left -= arena.n_rows
-            if not self._is_first:  # until then all alphas are 0
+            if self._is_first:  # all alphas are 0
+                self._duals[:] = 0
+            else:
                 self._begin_visit(arena, group)
             if snapshot is not None:
-                self._look_at(arena.rows, snapshot, sums)
+                self._look_at(arena.rows, self._duals, snapshot, sums)
                 loss, gap, seen = loss + sums[0], gap + sums[1], 1 - rows_left / self.blocks.n_rows
                 is_enough = self._is_enough(Certificate(dual + gap / seen, dual), seen)
             if not is_enough:
@@ -189,7 +192,7 @@ class Streaming(DualCD):
         self._close_team()
         self._reader.close()
         self._alphas.close()
-        self._groups = self._reader = self._order = self._alphas = self.state.w = None
+        self._groups = self._reader = self._order = self._duals = self._alphas = self.state.w = None
 
     def _prepare(self) -> None:
         """Before the first pass."""
@@ -234,4 +237,4 @@ class Blocks(Streaming):
                 yield self.blocks.block_chunks(block).tolist()
 
     def _visit(self, arena: Arena) -> None:
-        self._solve(arena.rows, 1 if self._config.inner is None else self._config.inner)
+        self._solve(arena.rows, self._duals, 1 if self._config.inner is None else self._config.inner)

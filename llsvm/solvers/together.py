@@ -37,7 +37,7 @@ class Together:
         self.memory = room[start : start + n_bytes]
         self._alone, self._patience = 0, 1
 
-    def sweep(self, pool, table, order, active: int, w, codes, sums, kind) -> int:
+    def sweep(self, pool, table, duals, order, active: int, w, codes, sums, kind) -> int:
         """As _dual_cd.sweep, which goes on where no two rows go together. Until it is known how many do, there are
         trials on the way."""
         start, sums["kept"], more = 0, 0, self.prepare(table, order[:active], w)
@@ -47,25 +47,25 @@ class Together:
             if self.rows < self._most:
                 end = min(active, start + self._trial * self.rows)
                 slots = order[start:end].copy()
-                before = table["alpha"][slots], w.copy(), sums[["sum_alpha", "sum_square"]].copy(), dual
-            self._visit(pool, table, order, start, end, w, codes, sums, kind, *more)
+                before = duals["alpha"][slots], w.copy(), sums[["sum_alpha", "sum_square"]].copy(), dual
+            self._visit(pool, table, duals, order, start, end, w, codes, sums, kind, *more)
             expected = sums["expected"][0]
             is_small, last, dual = expected <= SMALLEST_GAIN * abs(dual), dual, dual_at(sums, half_square(w))
             if not is_small and not self._judge((dual - last) / expected) and before:
-                table["alpha"][slots], w[:], sums[["sum_alpha", "sum_square"]], dual = before
+                duals["alpha"][slots], w[:], sums[["sum_alpha", "sum_square"]], dual = before
             start = end
         if start < active:
-            _go_on(start, table, order, active, w, codes, sums, kind)
+            _go_on(start, table, duals, order, active, w, codes, sums, kind)
         return int(sums["kept"][0])
 
-    def _visit(self, pool, table, order, start: int, end: int, w, codes, sums, kind, *more) -> None:
+    def _visit(self, pool, table, duals, order, start: int, end: int, w, codes, sums, kind, *more) -> None:
         """Rows order[start:end], by all threads or, for a while after one came late, by this one."""
         n_helpers, helping = 0 if self._alone else self.n_threads - 1, []
         self.kernel.convene(self.memory, self.rows, n_helpers)
         try:
             for _ in range(n_helpers):
                 helping.append(pool.submit(self.kernel.help, self.memory, kind))
-            helped = self.kernel.sweep(table, order, start, end, w, codes, sums, kind, self.memory, *more)
+            helped = self.kernel.sweep(table, duals, order, start, end, w, codes, sums, kind, self.memory, *more)
         finally:
             self.kernel.dismiss(self.memory)
             for help in helping:
@@ -88,10 +88,10 @@ class Together:
         return not is_bad
 
 
-def _go_on(start: int, table, order, active: int, w, codes, sums, kind) -> None:
+def _go_on(start: int, table, duals, order, active: int, w, codes, sums, kind) -> None:
     """The rest of a sweep, from start on, by one thread."""
     rows, before, kept = order[start:active], sums.copy(), int(sums["kept"][0])
-    kept_later = _dual_cd.sweep(table, rows, len(rows), w, codes, sums, kind)
+    kept_later = _dual_cd.sweep(table, duals, rows, len(rows), w, codes, sums, kind)
     sums["highest"], sums["lowest"] = max(before["highest"], sums["highest"]), min(before["lowest"], sums["lowest"])
     sums["gap"] += before["gap"]
     sums["steps"] += before["steps"]
