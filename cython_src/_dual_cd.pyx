@@ -169,6 +169,26 @@ def adopt(
     sums[1] = sum_square
 
 
+def combine(
+    const Row[:] rows, const Dual[:] duals, const double[:, ::1] codes, double bias, double[::1] sums,
+    double[::1] change, const value_t[::1] kind
+):
+    """As adopt, but every row keeps its alpha."""
+    cdef int64_t r, last = change.shape[0] - 1
+    cdef double y, alpha, sum_alpha = 0, sum_square = 0
+    with nogil:
+        for r in range(rows.shape[0]):
+            y = codes[rows[r].code, 0]
+            alpha = duals[r].alpha
+            if alpha > 0:
+                sum_alpha += alpha
+                sum_square += 0.5 * codes[rows[r].code, 2] * alpha * alpha
+                row_axpy(alpha * y, &rows[r], &change[0], &kind[0])
+                change[last] += alpha * y * bias
+    sums[0] = sum_alpha
+    sums[1] = sum_square
+
+
 def read_alphas(const Dual[:] duals, const int32_t[::1] slots, double[::1] alphas):
     """The alphas of the rows in these slots."""
     cdef int64_t k

@@ -100,6 +100,11 @@ def pose(positives: list[int], labels: list[str], config, squared: bool, bias: f
     return problems
 
 
+def total_of(certificates) -> Certificate:
+    certificates = list(certificates)
+    return Certificate(sum(c.primal for c in certificates), sum(c.dual for c in certificates))
+
+
 class Best:
     """The best certified w of a problem: of those offered the one whose P is least, beside the largest D."""
 

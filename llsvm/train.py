@@ -281,8 +281,7 @@ def _as_stream(data, config: Config, whole_blocks: bool = False):
 
 def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
     """What is in memory beside resident rows: columns of weights, vectors of each, and bytes a row."""
-    build = solver.many_passes or solver.in_memory
-    build = solver.many_in_memory if n_labels > 2 or build is None else build
+    build = solver.many_passes or solver.in_memory or solver.many_in_memory
     return build.footprint(config, n_labels) if build else (1, 2, 0)
 
 
@@ -366,15 +365,16 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> N
     return files
 
 
-def two_classes(description: Description, config: Config) -> Problem:
-    """The problem of a data set of two classes: a positive score means the first of label_order."""
+def problems_of(description: Description, config: Config) -> list[Problem]:
+    """A problem a class, each against the rest; one for two classes, where a positive score means the first of
+    label_order."""
     labels = description.labels
     if len(labels) < 2:
         raise DataError(f"only one class in the data: every label is {quoted(labels[0])}", "a classifier needs two")
-    positive = labels.index(label_order(labels)[0])
+    positives = range(len(labels)) if len(labels) > 2 else [labels.index(label_order(labels)[0])]
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
     squared = solvers.find(config.solver).squared_loss
-    return pose([positive], labels, config, squared, float(bias), description.label_counts)[0]
+    return pose(list(positives), labels, config, squared, float(bias), description.label_counts)
 
 
 def start(data, config: Config):
@@ -383,10 +383,14 @@ def start(data, config: Config):
     if solver.one_pass and not config.exact:
         return solver.one_pass(data, config, solver.squared_loss)
     resident = isinstance(data, reader.Resident)
+    if resident and solver.in_memory:
+        return solver.in_memory(problems_of(data.description, config), config, data)
     if len(data.description.labels) > 2 or not solver.streaming:
         build = solver.many_in_memory if resident else solver.many_streaming
-        return build(_as_stream(data, config, whole_blocks=solver.many_in_memory is None), config, solver.squared_loss)
-    return (solver.in_memory if resident else solver.streaming)(two_classes(data.description, config), config, data)
+        return build(_as_stream(data, config, whole_blocks=not _may_be_resident(solver, config)), config,
+                     solver.squared_loss)  # fmt: skip
+    [problem] = problems_of(data.description, config)
+    return solver.streaming(problem, config, data)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:

@@ -75,7 +75,7 @@ class Swept:
         self.y = np.where(self.X @ rng.standard_normal(n_features) + rng.standard_normal(n_rows) > 0, 1, -1)
         data = in_memory(self.X, self.y)
         config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
-        self.problem = train.two_classes(data.description, config)
+        self.problem = train.problems_of(data.description, config)[0]
         self.data, self.table, self.duals, self.kind = data, data.table, data.duals, data.kind
         self.costs, self.bound = np.where(self.y > 0, 3 * C, C), np.inf
         self.d = 0.5 / self.costs

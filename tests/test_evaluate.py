@@ -112,7 +112,7 @@ def test_the_total_loss_is_numpys(many, solver, bias, precision, tmp_path):
     config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
     blocks = BlockSet(path)
     resident = reader.load(blocks, 2)
-    problem = train.two_classes(blocks.description, config)
+    problem = train.problems_of(blocks.description, config)[0]
     w = np.random.default_rng(1).normal(size=blocks.n_features + 1)
     by_id = np.zeros(many.X.shape[1])
     by_id[blocks.feature_ids() - 1] = w[:-1]
@@ -129,7 +129,7 @@ def test_the_best_multiple_is_the_best_of_all_that_numpy_tries(many, solver, bia
     """Along a w that is far too short, about right, far too long, or turned round."""
     resident = reader.load(blocks := BlockSet(many.blocks), 2)
     config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
-    problem, squared = train.two_classes(resident.description, config), solver == "dual-l2"
+    problem, squared = train.problems_of(resident.description, config)[0], solver == "dual-l2"
     X = np.column_stack([many.X.toarray()[:, blocks.feature_ids() - 1], np.full(5000, max(bias, 0.0))])
     w = length * (0.002 * many.y @ X + 0.3 * np.random.default_rng(2).normal(size=X.shape[1]) * (X != 0).any(0))
     margins, costs = many.y * (X @ w), np.where(many.y > 0, 2.1, 0.7)
@@ -148,7 +148,7 @@ def test_the_sums_of_a_ray_tell_the_loss_at_every_multiple(squared, tmp_path):
     (tmp_path / "data.txt").write_text("".join(f"1 1:{value}\n" for value in values) + "-1 2:1\n")
     config = train.Config(precision="float64")
     with train.open_data([str(tmp_path / "data.txt")], config) as data:
-        problem = train.two_classes(data.description, config)
+        problem = train.problems_of(data.description, config)[0]
         sums = along_ray(data.table[:6], np.array([1.0, 0.0, 0.0]), problem, data.kind)
     for place, factor in enumerate(FACTORS):
         costs, products, squares = sums[place:].sum(0)

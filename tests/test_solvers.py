@@ -329,7 +329,7 @@ def test_a_survey_finds_what_numpy_finds_and_selects_the_rows_that_matter(many_r
     config = train.Config(solver=solver, C=0.7, bias=bias, weights={"1": 3.0})
     blocks = BlockSet(many_rows.blocks)
     data = reader.load(blocks, 2)
-    problem, rng = train.two_classes(blocks.description, config), np.random.default_rng(1)
+    problem, rng = train.problems_of(blocks.description, config)[0], np.random.default_rng(1)
     table, duals, order = data.table, data.duals, np.full(len(data.table), -1, np.int32)
     y, bound, d = problem.codes[table["code"]].T
     kept = rng.integers(3, size=len(table))

@@ -94,7 +94,7 @@ class Swept:
         y[:2] = 1, -1
         self.data = in_memory(self.X, y, dtype)
         config = train.Config(solver=solver, C=C, bias=bias, weights={"1": 3.0})
-        self.problem = train.two_classes(self.data.description, config)
+        self.problem = train.problems_of(self.data.description, config)[0]
         self.table, self.duals, self.bias = self.data.table, self.data.duals, max(bias, 0.0)
         self.signs = y.astype(float)
         self.costs = np.where(y > 0, 3 * C, C)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llsvm.core import UsageError
-from llsvm.solvers import ball, dual_cd, dual_many, exact, multiclass, primal, shrink, streaming
+from llsvm.solvers import ball, dual_many, exact, multiclass, primal, resident, shrink, streaming
 
 
 @dataclass(frozen=True)
 class Solver:
     """A row of the table.
 
-    `in_memory` and `streaming` build the object whose passes() trains, from a two-class problem and its data; a solver
-    without `in_memory` always streams. `many_in_memory` and `many_streaming` do for more classes.
+    `in_memory` builds the object whose passes() trains from the problems and rows that are all in memory, `streaming`
+    from one problem and rows on disk; a solver without `in_memory` always streams. `many_in_memory` and
+    `many_streaming` build it from a stream of rows of more than two classes.
     `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
     variant, if any; `many_passes` from a stream that can be read again and again.
     `options` are those that not every solver has; `measure` is what its tolerance is of.
@@ -43,18 +44,19 @@ SOLVERS = {
     solver.name: solver
     for solver in (
         Solver("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
-               dual_cd.InMemory, exact.Exact, dual_many.InMemory, dual_many.Streaming),
+               resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
         Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
-               dual_cd.InMemory, exact.Exact, dual_many.InMemory, dual_many.Streaming),
+               resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
         Solver("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
                many_in_memory=multiclass.CrammerSinger, many_streaming=multiclass.CrammerSingerStreaming),
         Solver("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, None, dual_many.Blocks, options=("inner",)),
+               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks,
+               options=("inner",)),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, dual_cd.InMemory, exact.Exact, dual_many.InMemory,
-               dual_many.Streaming, shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,
+               "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming,
+               one_pass=shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,
                measure="change of the dual"),
         Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
                False, one_pass=primal.Pegasos, many_passes=primal.Pegasos,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import numpy as np
 
-from llsvm import _dual_cd, memory
+from llsvm import _dual_cd
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.evaluate import dot
 from llsvm.pool import Pool
 from llsvm.problem import Best
-from llsvm.reader import Resident, shuffle
+from llsvm.reader import DUAL, shuffle
 from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
@@ -25,7 +24,7 @@ SMALLEST_SWEEP, SHORT_ROW, LONG_ROW, LARGEST_COPIES = 1 << 19, 192, 1 << 10, 2 <
 # holds for all if their loss is at most so many times its own, and rows within the margin are swept first then.
 TALL, SAMPLE_SHARE, SAMPLE_GAP, SAMPLE_VISITS, SAMPLE_LOSS, SAMPLE_MARGIN = 100, 16, 1e-2, 2, 1.1, 0.2
 SMALLEST_SAMPLE = 1 << 10
-choose = _dual_cd.choose
+choose, choose_slots = _dual_cd.choose, _dual_cd.select
 PARTS, SMALLEST_SHARED = 8, 4096  # of the rows that threads survey, and more rows than these
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 
@@ -92,16 +91,17 @@ class StepLimit:
 
 
 class State:
-    """All that training changes for one problem, but for the dual variables, which stand beside the rows.
+    """All that training changes for one problem.
 
     w; sums, what sweeps have found (State in _dual.pxd); the counter of the shuffles so far; the limit of
-    extrapolations; the best certified w.
+    extrapolations; the best certified w. Of rows in memory also their duals, by slot, and where the sweeps stand.
     """
 
     def __init__(self, size: int, bias: float = 0.0):
         self.w, self.sums, self.counter = np.zeros(size), np.zeros(1, _dual_cd.STATE), 0
         self.sums["bias"] = bias
         self.limit, self.best = StepLimit(), Best()
+        self.duals = self.course = None
 
     @property
     def dual(self) -> float:
@@ -110,6 +110,16 @@ class State:
     def dual_at(self, square: float) -> float:
         """The dual value, w.w / 2 being known."""
         return dual_at(self.sums, square)
+
+    @classmethod
+    def of(cls, problem, table, alphas, size: int, kind) -> State:
+        """Where training starts from these alphas, one a row of the table, put back within their bounds."""
+        state, sums = cls(size, problem.bias), np.zeros(2)
+        state.duals = np.zeros(len(table), DUAL)
+        state.duals["alpha"] = np.clip(alphas, 0, problem.codes[table["code"], 1])
+        _dual_cd.combine(table, state.duals, problem.codes, problem.bias, sums, state.w, kind)
+        state.set_alphas(sums)
+        return state
 
     def begin_pass(self) -> None:
         self.sums["losses"] = self.sums["visits"] = 0
@@ -172,12 +182,13 @@ class DualCD:
 
     reads_once, deadline = False, NEVER
 
-    def __init__(self, problem, config, size: int, kind, rounding: bool = False):
-        self.problem, self.state, self._config, self._kind = problem, State(size, problem.bias), config, kind
+    def __init__(self, problem, config, size: int, kind, rounding: bool = False, state: State | None = None):
+        self.problem, self._config, self._kind = problem, config, kind
+        self.state = State(size, problem.bias) if state is None else state
         self._steps = problem  # as sweeps have it: rounded or not
         self.certificates, self.uncertified = [], ""
         self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self._team, self._progress = None, lambda share: None
+        self.team, self._progress = None, lambda share: None
         if rounding:
             self._keep_float32()
 
@@ -193,11 +204,11 @@ class DualCD:
 
     def _gather_team(self, description) -> None:
         if self._config.threads > 1:
-            self._team = Team(self._config.threads, description, self.problem.is_bounded)
+            self.team = Team(self._config.threads, description, self.problem.is_bounded)
 
     def _close_team(self) -> None:
-        if self._team:
-            self._team.close()
+        if self.team:
+            self.team.close()
 
     def show_progress(self, bar) -> None:
         """bar(what, done, total) is called on the way."""
@@ -222,7 +233,7 @@ class DualCD:
             sums["highest_before"], sums["lowest_before"] = np.inf, -np.inf
         sums["shrink"] = shrink
         before = sums["losses"][0], sums["visits"][0]
-        sweep = self._team.sweep if self._team and together else _dual_cd.sweep
+        sweep = self.team.sweep if self.team and together else _dual_cd.sweep
         active = sweep(table, duals, order, active, self.state.w, self._steps.codes, sums, self._kind)
         if not counting:
             sums["losses"], sums["visits"] = before
@@ -358,153 +369,3 @@ class DualCD:
     def _last_w(self) -> np.ndarray:
         """The w to be looked at, where none was."""
         return self.state.w
-
-
-class Shrinking(DualCD):
-    """Rows that stay in memory: sweeps of the active ones, with shrinking as in LIBLINEAR, and surveys of all.
-
-    A survey gives the loss at w, and decides which rows are active: those whose alpha is free or wrong, and those that
-    w, changing on as it did since the survey before, may well bring to the margin.
-
-    Where there are many rows by features, a sample of them comes first, and the alphas of all rows are then those that
-    belong to its w (docs/sampling.md).
-    """
-
-    # Of the mean change of margins between two surveys: rows so near to theirs are active.
-    NEAR = 0.5
-    # A survey is due when the active rows have so much of the gap that the last one found, or of the tolerance, or
-    # after so many visits by rows of the data.
-    MUCH, ENOUGH, VISITS = 0.3, 0.8, 2
-
-    may_descend = False  # whether there is memory for Newton's method
-
-    def _begin(self, n_rows: int, duals: np.ndarray) -> None:
-        self._order, self._n_active, self._duals = np.arange(n_rows, dtype=np.int32), n_rows, duals
-        self._fresh, self._visited, self._gap, self._margin = True, 0, np.inf, np.inf
-        self._sampling, self._extrapolation = self._is_tall(n_rows), None
-        self._effort, self._patience = 0, newton.patience(n_rows, len(self.state.w))
-        if self._sampling:
-            shuffle(self._order, n_rows, self._config.seed, 0)
-            self._n_active //= SAMPLE_SHARE
-
-    def _pass(self, table) -> bool:
-        """One sweep of the active rows; True if a survey is due."""
-        self.state.begin_pass()
-        self._n_active = self._sweep(table, self._duals, self._order, self._n_active, shrink=not self._sampling,
-                                     fresh=self._fresh)  # fmt: skip
-        self._visited += self.state["visits"]
-        self._effort += self.state["visits"]
-        self._narrow()
-        self._fresh = self._extrapolation is not None and self._follow(self._extrapolation, table, self._duals)
-        self._square, own_gap = half_square(self.state.w), self.state["gap"]
-        if self._sampling:
-            return self._is_learnt(self._visited / len(table))
-        if self._fresh:
-            return False
-        small = self.ENOUGH * self.problem.tolerance * (self.state.dual_at(self._square) + own_gap)
-        return own_gap <= max(self.MUCH * self._gap, small) or self._visited >= self.VISITS * len(table)
-
-    def _survey(self, table, run=map, deadline=NEVER) -> float:
-        """The loss of all rows; run: map, or that of a pool of threads."""
-        parts, starts = parts_of(table, self._duals)
-        loss, self._gap, changes = self._survey_parts(parts, self.state.w, run, deadline)
-        self._margin = min(self._margin, self.NEAR * (changes / len(table)) ** 0.5)
-        self._select(parts, starts, run)
-        return loss
-
-    def _select(self, parts, starts, run) -> None:
-        codes, self._n_active = self._steps.codes, 0
-
-        def select(part, start):
-            return _dual_cd.select(*part, start, codes, self._margin, self._order[start:])
-
-        for start, count in zip(starts, run(select, parts, starts), strict=False):
-            self._order[self._n_active : self._n_active + count] = self._order[start : start + count]
-            self._n_active += count
-        self._fresh, self._visited, self._extrapolation = True, 0, Extrapolation(self._order[: self._n_active].copy())
-
-    def _end_sample(self, table, loss: float, run=map) -> None:
-        """After the first survey, which found this loss: the alphas that belong to w, if it is good for all rows."""
-        self._sampling = False
-        if not self._holds(loss / len(table)):
-            self._margin = self._gap = np.inf
-            self._n_active, self._extrapolation = len(table), None
-            self._order[:] = np.arange(len(table))
-            return
-        parts, starts = parts_of(table, self._duals)
-        self._adopt_all(parts, run)
-        self._margin, self._gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
-        self._select(parts, starts, run)
-
-    # --- squared hinge loss: Newton's method, where coordinate descent is slow
-
-    def _is_slow(self, n_rows: int) -> bool:
-        """Whether Newton's method is due, after a survey."""
-        return self.may_descend and not self.problem.is_bounded and self._effort > self._patience * n_rows
-
-    def _descend(self, table, run=map, deadline=NEVER) -> None:
-        """Newton's method, from the best w, until the gap is met or no step gains; every w on the way is certified."""
-        parts = newton.parts_of(table, self._duals, len(self.state.w))
-        w = self.best_w.copy()
-        for loss in self._descent(parts, w, run, deadline):
-            self._adopt_all(parts, run)
-            self._certify(w, loss)
-            if self._is_done():
-                break
-        self._patience, self._effort = newton.PATIENCE_GROWS * self._patience, 0
-        self._margin = self._gap = np.inf
-        self._n_active, self._extrapolation = len(table), None
-        self._order[:] = np.arange(len(table))
-
-
-
-class InMemory(Shrinking):
-    """All rows resident."""
-
-    @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """What is in memory beside the rows: columns of weights, vectors of each, and bytes a row."""
-        return 1, 3, Extrapolation.ROW_BYTES + Copies.ROW_BYTES
-
-    def __init__(self, problem, config, data: Resident):
-        super().__init__(problem, config, data.description.n_features + 1, data.kind)
-        self._data = data
-        self.bytes_read = data.bytes_read
-        self._pool = Pool(config.threads)
-        taken = memory.vector_bytes(data.description.n_features, *self.footprint(None, 2)[:2]) + data.n_bytes
-        self.may_descend = newton.fits(data.n_rows, len(self.state.w), memory.working(config.memory) - taken)
-        self._gather_team(data.description)
-        if self._team and self._team.cuts_rows:
-            data.sort(self._pool.map)
-
-    def passes(self):
-        n_rows, number = len(self._data.table), 0
-        self._begin(n_rows, self._data.duals)
-        while True:
-            start = time.perf_counter()
-            number += 1
-            is_due = self._pass(self._data.table)
-            loss = self.state["losses"] if self.state["visits"] == n_rows else np.inf
-            met = Certificate(self._square + loss, self.state.dual_at(self._square))
-            if is_due:
-                loss = self._look(self._square)
-                if self._sampling and not self._is_done():
-                    self._end_sample(self._data.table, loss, self._pool.map)
-                if not self._is_done() and self._is_slow(n_rows):
-                    self._descend(self._data.table, self._pool.map, self.deadline)
-            self.compute += time.perf_counter() - start
-            yield self._stats(number, self._n_active, met)
-
-    def certify(self) -> None:
-        self._look(half_square(self.state.w), self.deadline)
-
-    def _look(self, square: float, deadline=NEVER) -> float:
-        loss = self._survey(self._data.table, self._pool.map, deadline)
-        self._certify(self.state.w, loss, square)
-        return loss
-
-    def close(self) -> None:
-        self._close_team()
-        self._pool.shutdown()
-        self._data.release()
-        self.state.w = self._duals = None

@@ -10,14 +10,14 @@ from llsvm.core import Certificate
 from llsvm.evaluate import total_loss
 from llsvm.problem import Problem
 from llsvm.reader import DUAL
-from llsvm.solvers.dual_cd import Shrinking
+from llsvm.solvers.dual_cd import DualCD
 from llsvm.solvers.one_vs_rest import grown
 from llsvm.solvers.together import half_square
 
 AT_BOUND = 1e-6
 
 
-class DualMachine(Shrinking):
+class DualMachine(DualCD):
     """The rows of one class against all others."""
 
     def __init__(self, problem: Problem, config, dtype):

@@ -9,14 +9,12 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
 from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Stopped
-from llsvm.memory import vector_bytes, working
-from llsvm.problem import Problem
+from llsvm.problem import Problem, total_of
 from llsvm.reader import DUAL
 from llsvm.solvers import newton
-from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
-from llsvm.solvers.one_vs_rest import OneVsRest, total_of
+from llsvm.solvers.one_vs_rest import OneVsRest
 from llsvm.solvers.streaming import WORTH_CERTIFYING
 from llsvm.solvers.together import half_square
 
@@ -32,28 +30,7 @@ class Machine(DualMachine):
 
     def __init__(self, problem: Problem, config, dtype):
         super().__init__(problem, config, dtype)
-        self.n_passes, self.visits, self.newton = 0, 0, None
-
-    def keep_rows(self, n_rows: int) -> None:
-        """The rows are in memory, and stay there."""
-        self._begin(n_rows, np.zeros(n_rows, DUAL))
-
-    def turn(self, table, most_passes: int) -> None:
-        """Passes over rows in memory until a survey is due, and the survey."""
-        is_due, self.visits = False, 0
-        while not is_due and self.n_passes < most_passes and not self.deadline.passed:
-            is_due = self._pass(table)
-            self.n_passes += 1
-            self.visits += int(self.state["visits"])
-        if is_due:
-            self.begin_look()
-            loss = self._survey(table)
-            self.end_look(loss)
-            if self._sampling and not self.done:
-                self._end_sample(table, loss)
-            if not self.done and self._is_slow(len(table)):
-                self._descend(table, deadline=self.deadline)
-                self.done = self._is_done()
+        self.newton = None
 
     def keep_float32(self) -> None:
         self._keep_float32()
@@ -180,36 +157,6 @@ class Many(OneVsRest):
         self.uncertified = "" if self.certified else OUT_OF_TIME
         self._gather()
         return reason
-
-
-class InMemory(Many):
-    """All rows resident: each round, every problem that is not done makes passes until all rows should be surveyed."""
-
-    @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        """A row has, in every problem, its dual and a place in the order and in an Extrapolation."""
-        return n_labels, Many.vectors + 1, (DUAL.itemsize + 4 + Extrapolation.ROW_BYTES) * n_labels
-
-    def passes(self):
-        self._begin()
-        n_rows, n_features = self._stream.description.n_rows, self._stream.n_features
-        columns, vectors, row_bytes = self.footprint(self._config, len(self._machines))
-        taken = vector_bytes(n_features, columns, vectors) + n_rows * row_bytes + self._stream.rows_bytes
-        room = (working(self._config.memory) - taken) // min(self._config.threads, len(self._machines))
-        for machine in self._machines:
-            machine.keep_rows(n_rows)
-            machine.may_descend = newton.fits(n_rows, n_features + 1, room)
-        while True:
-            [arena] = self._stream.again()
-            busy = self._busy
-            count = len(busy)
-            self._map(Machine.turn, busy, [arena.rows] * count, [self._config.max_passes] * count)
-            self._number = max(machine.n_passes for machine in self._machines)
-            yield self._stats(sum(m.visits for m in busy), sum(m._n_active for m in busy))
-
-    def close(self) -> None:
-        super().close()
-        self._stream.release()
 
 
 class Streaming(Many):

@@ -16,7 +16,7 @@ import numpy as np
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, Stopped, UsageError, label_order, quoted
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
-from llsvm.problem import Problem, pose
+from llsvm.problem import Problem, pose, total_of
 
 ROOM_TO_GROW = 1.25
 # R of a stream is that of the rows so far: growth below the first is made up for at the end, beyond the second harms.
@@ -36,11 +36,6 @@ def grown(w: np.ndarray, n_features: int) -> np.ndarray:
 def n_columns(n_labels: int) -> int:
     """How many problems there are: two classes are one."""
     return n_labels if n_labels > 2 else 1
-
-
-def total_of(certificates) -> Certificate:
-    certificates = list(certificates)
-    return Certificate(sum(c.primal for c in certificates), sum(c.dual for c in certificates))
 
 
 class OneVsRest:

@@ -1,0 +1,313 @@
+"""Rows in memory: any number of problems by dual coordinate descent, with shrinking, and surveys of all rows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from llsvm import memory
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
+from llsvm.pool import Pool
+from llsvm.problem import total_of
+from llsvm.reader import DUAL, Resident, shuffle
+from llsvm.solvers import newton
+from llsvm.solvers.copies import Copies
+from llsvm.solvers.dual_cd import (
+    SAMPLE_GAP,
+    SAMPLE_MARGIN,
+    SAMPLE_SHARE,
+    DualCD,
+    Extrapolation,
+    Team,
+    choose_slots,
+    parts_of,
+)
+from llsvm.solvers.together import half_square
+
+# Of the mean change of margins between two surveys: rows so near to theirs are active.
+NEAR = 0.5
+# A survey is due when the active rows have so much of the gap that the last one found, or of the tolerance, or after so
+# many visits by rows of the data.
+MUCH, ENOUGH, VISITS = 0.3, 0.8, 2
+
+
+@dataclass
+class Course:
+    """Where a Learner stands between two sweeps: order[:n_active] are the slots of its active rows.
+
+    visited: visits since the last survey, by which the margin and the gap were found; effort: visits in all since
+    Newton's method was tried, which is due after patience visits by rows.
+    """
+
+    order: np.ndarray
+    n_active: int
+    patience: float
+    is_sample: bool = False
+    extrapolation: Extrapolation | None = None
+    fresh: bool = True
+    visited: float = 0.0
+    effort: float = 0.0
+    gap: float = np.inf
+    margin: float = np.inf
+
+    def take_all(self) -> None:
+        """All rows are active, and nothing is known of them."""
+        self.n_active, self.extrapolation, self.gap, self.margin = len(self.order), None, np.inf, np.inf
+        self.order[:] = np.arange(len(self.order))
+
+
+class Learner(DualCD):
+    """One problem: sweeps of its active rows, with shrinking as in LIBLINEAR, and surveys of all rows.
+
+    A survey gives the loss at w, and decides which rows are active: those whose alpha is free or wrong, and those that
+    w, changing on as it did since the survey before, may well bring to the margin.
+
+    Where there are many rows by features, a sample of them comes first, and the alphas of all rows are then those that
+    belong to its w (docs/sampling.md). With squared hinge loss Newton's method comes where sweeps are slow
+    (docs/newton.md), if there is memory for it (may_descend).
+    """
+
+    def __init__(self, problem, config, data: Resident, duals: np.ndarray, state=None):
+        super().__init__(problem, config, data.description.n_features + 1, data.kind, state=state)
+        self._table, self.may_descend, self.n_passes, self.visits = data.table, False, 0, 0
+        self._square, self.met = 0.0, Certificate(np.inf, 0.0)
+        if state is not None and state.duals is not duals:
+            duals[:] = state.duals
+        self.state.duals = duals
+        self.state.course = self.state.course or self._new_course(state is None)
+
+    def _new_course(self, from_nothing: bool) -> Course:
+        n_rows = len(self._table)
+        course = Course(np.arange(n_rows, dtype=np.int32), n_rows, newton.patience(n_rows, len(self.state.w)))
+        if from_nothing and self._is_tall(n_rows):
+            course.is_sample = True
+            shuffle(course.order, n_rows, self._config.seed, 0)
+            course.n_active //= SAMPLE_SHARE
+        return course
+
+    @property
+    def done(self) -> bool:
+        return self._is_done()
+
+    @property
+    def n_active(self) -> int:
+        return self.state.course.n_active
+
+    def turn(self, most: int, run=map) -> None:
+        """Sweeps, so many at most, until a survey is due, and the survey. run: map, or that of a pool of threads."""
+        is_due, self.visits = False, 0
+        while not is_due and most and not (self.visits and self.deadline.passed):
+            is_due, most = self._pass(), most - 1
+            self.n_passes += 1
+            self.visits += int(self.state["visits"])
+        if not is_due:
+            return
+        loss = self.look(run, square=self._square)
+        if self.state.course.is_sample and not self.done:
+            self._end_sample(loss, run)
+        if not self.done and self._is_slow():
+            self._descend(run)
+
+    def _pass(self) -> bool:
+        """One sweep of the active rows; True if a survey is due."""
+        state, course = self.state, self.state.course
+        state.begin_pass()
+        course.n_active = self._sweep(self._table, state.duals, course.order, course.n_active,
+                                      shrink=not course.is_sample, fresh=course.fresh)  # fmt: skip
+        course.visited += state["visits"]
+        course.effort += state["visits"]
+        self._narrow()
+        course.fresh = course.extrapolation is not None and self._follow(course.extrapolation, self._table, state.duals)
+        self._square = half_square(state.w)
+        dual, loss = state.dual_at(self._square), state["losses"] if state["visits"] == len(self._table) else np.inf
+        self.met = Certificate(self._square + loss, dual)
+        if course.is_sample:
+            return self._is_learnt(course.visited / len(self._table))
+        if course.fresh:
+            return False
+        own_gap = state["gap"]
+        small = ENOUGH * self.problem.tolerance * (dual + own_gap)
+        return own_gap <= max(MUCH * course.gap, small) or course.visited >= VISITS * len(self._table)
+
+    def look(self, run=map, deadline=NEVER, square: float | None = None) -> float:
+        """A survey, which certifies w; returns the loss of all rows. square: w.w / 2."""
+        parts, starts = parts_of(self._table, self.state.duals)
+        course, square = self.state.course, half_square(self.state.w) if square is None else square
+        loss, course.gap, changes = self._survey_parts(parts, self.state.w, run, deadline)
+        course.margin = min(course.margin, NEAR * (changes / len(self._table)) ** 0.5)
+        self._select(parts, starts, run)
+        self._certify(self.state.w, loss, square)
+        return loss
+
+    def _select(self, parts, starts, run) -> None:
+        codes, course = self._steps.codes, self.state.course
+        course.n_active, order = 0, course.order
+
+        def select(part, start):
+            return choose_slots(*part, start, codes, course.margin, order[start:])
+
+        for start, count in zip(starts, run(select, parts, starts), strict=False):
+            order[course.n_active : course.n_active + count] = order[start : start + count]
+            course.n_active += count
+        course.fresh, course.visited, course.extrapolation = True, 0, Extrapolation(order[: course.n_active].copy())
+
+    def _end_sample(self, loss: float, run) -> None:
+        """After the first survey, which found this loss: the alphas that belong to w, if it is good for all rows."""
+        course = self.state.course
+        course.is_sample = False
+        if not self._holds(loss / len(self._table)):
+            course.take_all()
+            return
+        parts, starts = parts_of(self._table, self.state.duals)
+        self._adopt_all(parts, run)
+        course.margin, course.gap = SAMPLE_MARGIN, SAMPLE_GAP * loss
+        self._select(parts, starts, run)
+
+    def _is_slow(self) -> bool:
+        """Whether Newton's method is due, after a survey."""
+        course = self.state.course
+        return self.may_descend and not self.problem.is_bounded and course.effort > course.patience * len(self._table)
+
+    def _descend(self, run) -> None:
+        """Newton's method, from the best w, until the gap is met or no step gains; every w on the way is certified."""
+        parts = newton.parts_of(self._table, self.state.duals, len(self.state.w))
+        w, course = self.best_w.copy(), self.state.course
+        for loss in self._descent(parts, w, run, self.deadline):
+            self._adopt_all(parts, run)
+            self._certify(w, loss)
+            if self.done:
+                break
+        course.patience, course.effort = newton.PATIENCE_GROWS * course.patience, 0
+        course.take_all()
+
+
+class InMemory:
+    """All rows in memory: each round, every problem that is not done sweeps until all rows should be surveyed. Where
+    one problem is left, all threads work on it."""
+
+    reads_once, deadline, wait = False, NEVER, 0.0
+
+    @staticmethod
+    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+        """What is in memory beside the rows, each with its place in an order and its dual in one problem: columns of
+        weights, vectors of each, and bytes a row."""
+        n_problems = n_labels if n_labels > 2 else 1
+        of_others = (DUAL.itemsize + 4) * (n_problems - 1)
+        row_bytes = of_others + Extrapolation.ROW_BYTES * n_problems + Copies.ROW_BYTES
+        return n_problems, 4 if n_problems > 1 else 3, row_bytes
+
+    def __init__(self, problems: list, config, data: Resident, states: list | None = None):
+        self._data, self._config, self.bias = data, config, problems[0].bias
+        duals = [data.duals, *(np.zeros(data.n_rows, DUAL) for _ in problems[1:])]
+        given = zip(problems, duals, states or [None] * len(problems), strict=True)
+        self._learners = [Learner(problem, config, data, own, state) for problem, own, state in given]
+        self._pool, self._team = Pool(config.threads), None
+        self.bytes_read, self.compute = data.bytes_read, 0.0
+        self.best_w, self.uncertified = None, ""
+        columns, vectors, row_bytes = self.footprint(config, max(2, len(problems)))
+        taken = memory.vector_bytes(data.description.n_features, columns, vectors) + data.n_rows * row_bytes
+        room = (memory.working(config.memory) - taken - data.n_bytes) // min(config.threads, len(problems))
+        for learner in self._learners:
+            learner.may_descend = newton.fits(data.n_rows, len(learner.state.w), room)
+
+    @property
+    def states(self) -> list:
+        """Of all problems, to go on from with the same rows, now or elsewhere: valid between passes."""
+        return [learner.state for learner in self._learners]
+
+    @property
+    def dual(self) -> float:
+        return sum(learner.dual for learner in self._learners)
+
+    @property
+    def certified(self) -> Certificate | None:
+        certificates = [learner.certified for learner in self._learners]
+        return total_of(certificates) if all(certificates) else None
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """Of each problem, once all have one."""
+        return [learner.certified for learner in self._learners] if self.certified else []
+
+    @property
+    def _busy(self) -> list[Learner]:
+        return [learner for learner in self._learners if not learner.done]
+
+    def show_progress(self, bar) -> None:
+        """A pass is over too soon for one."""
+
+    def passes(self):
+        alone = len(self._learners) == 1
+        while True:
+            start, busy = time.perf_counter(), self._busy
+            for learner in self._learners:
+                learner.deadline = self.deadline
+            self._share_out(busy, lambda learner, run: learner.turn(
+                1 if alone else self._config.max_passes - learner.n_passes, run))  # fmt: skip
+            self.compute += time.perf_counter() - start
+            yield self._stats(busy)
+
+    def _share_out(self, learners, work) -> None:
+        """work(learner, run) for each of these: one a thread, or, of a single one, by all threads together. When the
+        time for training is over, the others are left as they are."""
+        threads = self._config.threads
+        if len(learners) == 1:
+            [learner] = learners
+            learner.team = self._gather_team()
+            work(learner, self._pool.map)
+            return
+
+        def work_on(share):
+            for learner in share:
+                if self.deadline.passed:
+                    return
+                work(learner, map)
+
+        shares = [learners[start::threads] for start in range(threads)]
+        list((self._pool.map if threads > 1 else map)(work_on, shares))
+
+    def _gather_team(self):
+        """The threads that sweep together."""
+        if self._team is None and self._config.threads > 1:
+            self._team = Team(self._config.threads, self._data.description, self._learners[0].problem.is_bounded)
+            if self._team.cuts_rows:
+                self._data.sort(self._pool.map)
+        return self._team
+
+    def _stats(self, busy: list[Learner]) -> PassStats:
+        for learner in self._learners:
+            learner.state.best.raise_dual(learner.met.dual)
+        certified = self.certified
+        known = certified or total_of(learner.certified or learner.met for learner in self._learners)
+        return PassStats(
+            max(learner.n_passes for learner in self._learners), sum(learner.visits for learner in busy),
+            sum(learner.n_active for learner in busy), certified is not None, known.primal, known.dual,
+            known.relative_gap, self.bytes_read, self.wait, self.compute, finished=not self._busy,
+        )
+
+    def finish(self, reason: str, stopped=lambda: False) -> str:
+        """What was certified is the model; what was not, or was told its passes, is looked at once more."""
+        if self._busy and (self.certified is None or reason == "passes"):
+            try:
+                self._share_out(self._busy, lambda learner, run: learner.look(run, self.deadline))
+            except Stopped:
+                reason = "time" if reason == "passes" else reason
+            if not self._busy and reason != "interrupted":
+                reason = "converged"
+        self.uncertified = "" if self.certified else OUT_OF_TIME
+        self.best_w = self.weights(best=True)
+        return reason
+
+    def weights(self, best: bool = False) -> np.ndarray:
+        """As they are now, or the best, (features + 1, columns), the bias last."""
+        found = [learner.best_w if best and learner.certified else learner.state.w for learner in self._learners]
+        return np.column_stack(found) if len(found) > 1 else found[0][:, None]
+
+    def close(self) -> None:
+        if self._team:
+            self._team.close()
+        self._pool.shutdown()
+        self._data.release()
+        self._learners = []
