@@ -25,8 +25,9 @@ GROUP_SHARE, SMALL_GROUP = 0.04, 256 << 10
 MARGIN = 0.1
 SAMPLE_MEMORY = 0.7  # of that of active rows
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
-# Sweeps of the active rows after a pass, and visits of them by rows of the data, at most (docs/out-of-core.md).
-SWEEPS, VISITS = 30, 2
+# After a pass the active rows are swept so often, or with so many visits by rows of the data if these are fewer; and
+# then, up to MOST_VISITS, until they have no more than this part of the gap (docs/out-of-core.md).
+SWEEPS, VISITS, MOST_VISITS, DEPTH = 30, 2, 100, 0.3
 # Where the active rows do not all fit memory, they are swept so many times before the next of them are loaded.
 SWEEPS_AT_A_TIME = 3
 # Where active rows fill the memory on the way, they are swept so many times, and those within a margin stay: the first
@@ -202,14 +203,7 @@ class Exact(Streaming):
             self._n_active = self._active.n_rows
         if done or self._descends():
             return
-        sweeps = min(SWEEPS, VISITS * self.blocks.n_rows / max(1, self._n_active))
-        sweeps = self._config.inner or max(1, round(sweeps))
-        # A part of tall data tells nearly all about w, and alphas can go on where there is one round.
-        one_round = self._active.fit or self.blocks.n_rows >= TALL * len(self.state.w)
-        rounds = 1 if one_round else max(1, round(sweeps / SWEEPS_AT_A_TIME))
-        for number in range(rounds):
-            if self._sweep_round(number, -(-sweeps // rounds), number == rounds - 1) <= self._little(self._n_active):
-                break
+        self._sweep_active()
         self._renew_active()
         if self._start is not None:
             self._certify(self._start, self._start_loss)
@@ -238,36 +232,56 @@ class Exact(Streaming):
         self.state.set_alphas((0, 0))
         return True
 
-    def _sweep_round(self, number: int, sweeps: int, last: bool) -> float:
+    def _sweep_active(self) -> None:
+        """In one round, each part of the rows to its end, or round after round, all parts a little each time."""
+        by_rows, inner, met = self.blocks.n_rows / max(1, self._n_active), self._config.inner, self._met()
+        least = inner or max(1, round(min(SWEEPS, VISITS * by_rows)))
+        most = inner or max(least, round(MOST_VISITS * by_rows))
+        self._far = DEPTH * (met.primal - met.dual if met.primal < np.inf else self.certified.gap)
+        # A part of tall data tells nearly all about w, and alphas can go on where there is one round.
+        if self._active.fit or self.blocks.n_rows >= TALL * len(self.state.w):
+            self._sweep_round(False, least, most, last=True)
+            return
+        made, at_a_time = 0, -(-least // max(1, round(least / SWEEPS_AT_A_TIME)))
+        while made < most:
+            more = min(at_a_time, most - made)
+            gap = self._sweep_round(made > 0, more, more, last=made + more == most)
+            made += more
+            if self._is_little(gap, self._n_active) or made >= least and gap <= self._far:
+                break
+
+    def _sweep_round(self, again: bool, least: int, most: int, last: bool) -> float:
         """Sweeps all active rows, as many at a time as memory holds; returns what they have of the gap."""
         gap = 0.0
         for group in self._active.groups(keep=not last):
             duals = group.alphas[:, 0]
-            if number:
+            if again:
                 self._fetch_alphas(group.table, duals)
-            self._sweep_on(group.table, duals, sweeps)
+            self._sweep_on(group.table, duals, least, most)
             gap += self.state["gap"]
             self._keep_alphas(group.table, duals)
             del group, duals
         return gap
 
-    def _little(self, n_rows: int) -> float:
-        """What so many of the active rows have of the gap when they have next to nothing of it."""
-        return LITTLE * self.problem.tolerance * self.dual * n_rows / max(1, self._n_active)
+    def _is_little(self, gap: float, n_rows: int) -> bool:
+        """Whether so many of the active rows, which have this gap, have next to nothing of it."""
+        return gap <= LITTLE * self.problem.tolerance * self.dual * n_rows / max(1, self._n_active)
 
     def _positions(self, rows) -> np.ndarray:
         return self._first_rows[rows["chunk"]] + rows["place"]
 
-    def _sweep_on(self, table, duals, sweeps: int) -> None:
-        """So many sweeps of these rows, or fewer, where they have next to nothing of the gap left."""
-        order = np.arange(len(table), dtype=np.int32)
+    def _sweep_on(self, table, duals, least: int, most: int) -> None:
+        """So many sweeps of these rows; fewer, where they have next to nothing of the gap left; and more, as long as
+        they have much of it."""
+        order, far = np.arange(len(table), dtype=np.int32), self._far * len(table) / max(1, self._n_active)
         extrapolation = Extrapolation(order.copy())
-        for left in range(sweeps, 0, -1):
+        for number in range(1, most + 1):
             self._sweep(table, duals, order, len(order), counting=False)
             self.deadline.check()
-            if self.state["gap"] <= self._little(len(table)):
+            gap = self.state["gap"]
+            if self._is_little(gap, len(table)) or number >= least and gap <= far:
                 break
-            if left > MENDING:  # sweeps, for w where bounds stood in the way
+            if number <= most - MENDING:  # sweeps, for w where bounds stood in the way
                 self._follow(extrapolation, table, duals)
 
     @property
