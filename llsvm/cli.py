@@ -12,6 +12,8 @@ if process.is_called("llsvm"):
 import gc
 import os
 import re
+from dataclasses import replace
+from functools import partial, reduce
 
 gc.set_threshold(100_000)  # imports and our loops make no cycles; looking for some takes a twentieth of the start
 # One numpy thread is enough here, and its pool of idle ones would cost memory.
@@ -20,67 +22,57 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
-from llsvm.core import (  # noqa: E402
-    INTERRUPTED,
-    NOT_CONVERGED,
-    REFUSED,
-    ClosedPipe,
-    Interrupted,
-    LlsvmError,
-    UsageError,
-    quoted,
-    system_hint,
-)
+from llsvm.core import NOT_CONVERGED, REFUSED, ClosedPipe, Interrupted, LlsvmError, UsageError, quoted, system_hint  # noqa: E402
+from llsvm.options import OPTIONS, POSITIVE, WEIGHTS, Config, Option, whole  # noqa: E402
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-def n_cores() -> int:
-    from llsvm import memory
-
-    return memory.usable_cores()
-
-
-def budget(text: str | None) -> int:
-    """--memory in bytes: half of what this process may use unless told."""
-    from llsvm import memory
-
-    if text is None:
-        return memory.usable() // 2
-    size = memory.parse_size(text)
-    if size < memory.MB and text.strip().isdigit():
-        raise UsageError(f"--memory {text} is {size} bytes", f"did you mean {text.strip()}M?")
-    return size
+def typed(*names: str, **own: Option):
+    """A decorator that adds these options of the table, and others like them, to a command."""
+    rows = {name: OPTIONS[name] for name in names} | own
+    return lambda command: reduce(lambda made, name: _for_click(name, rows[name])(made), reversed(rows), command)
 
 
-memory_option = click.option("--memory", metavar="SIZE", help="Memory for the whole process, e.g. 300M or 2G.  "
-                             "[default: half of what it may use]")
-many_labels_option = click.option("--many-labels", is_flag=True, help="Accept more than 100 labels with fewer than two "
-                                  "rows for each on average.")
-threads_option = click.option("--threads", type=click.IntRange(1, 256), default=n_cores,
-                              show_default="all cores it may use", help="Threads to use.")
+def _for_click(name: str, option: Option):
+    """click finds the text; what it stands for, and what it is if there is none, is told by the option."""
+    kind = option.kind
+    shown = option.default if kind and option.shown is None else option.shown
+    default = "; ".join(str(part) for part in (shown, kind and kind.range) if part)
+
+    def value(context, parameter, text):
+        if text in (None, ()):
+            return option.unsaid() if option.unsaid else option.default
+        try:
+            found = kind.convert(text) if kind else text
+            if not kind or not kind.at_once or kind.is_right(found):
+                return found
+            wrong = f"{quoted(str(found))}: {kind.needed}"
+        except ValueError:
+            wrong = f"{quoted(text)}: {kind.unread or kind.needed}"
+        raise click.BadParameter(wrong, context, parameter)
+
+    return click.option(*option.words.split(), name, default=None, callback=value, is_flag=not kind,
+                        type=(str, float) if kind is WEIGHTS else None, multiple=kind is WEIGHTS,
+                        help=option.help + f"  [default: {default}]" * bool(default), hidden=not option.help,
+                        metavar=option.metavar or (kind and kind.metavar))  # fmt: skip
 
 
 class Command(click.Command):
-    """A command that knows the ways in which an option is mistyped."""
+    """A command that knows the ways in which an option is mistyped, and LIBLINEAR's -wLABEL VALUE."""
 
     def parse_args(self, context, arguments):
         """-threads is no -t; click would say so."""
         known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        arguments = _name_weights(arguments) if "--weight" in known else arguments
         for word in arguments[: arguments.index("--")] if "--" in arguments else arguments:
             if re.match("-[a-z]{2}", word) and f"-{word.partition('=')[0]}" in known:
                 raise UsageError(f"{word}: no such option", f"did you mean -{word}?")
         return super().parse_args(context, arguments)
 
 
-class WeightCommand(Command):
-    """LIBLINEAR writes a weight as -wLABEL VALUE; click needs a name of its own for that."""
-
-    def parse_args(self, context, arguments):
-        return super().parse_args(context, _name_weights(arguments))
-
-
 def _name_weights(arguments: list[str]) -> list[str]:
+    """click needs a name for the option, and for a negative number behind -B no blank."""
     result, rest = [], list(arguments)
     while rest:
         word = rest.pop(0)
@@ -94,9 +86,13 @@ def _name_weights(arguments: list[str]) -> list[str]:
             raise UsageError(" ".join(["-w", *rest[:1]]) + ": the label of a weight stands right behind the letter",
                              f"-w{label} {weight}, or -w balanced")
         elif word.startswith("-w"):
-            if not rest or not _is_number(rest[0]):
+            try:
+                weight = float(rest[0])
+            except (IndexError, ValueError):
                 raise UsageError(f"{' '.join([word, *rest[:1]])}: a weight, a number, is needed behind {word}",
-                                 "-wLABEL W, for example -w1 2")
+                                 "-wLABEL W, for example -w1 2") from None
+            if not POSITIVE.is_right(weight):
+                raise UsageError(f"{word} {weight:g}: {POSITIVE.needed}")
             result += ["--weight", word[2:], rest.pop(0)]
         elif word == "-B" and rest[:1] and rest[0].startswith("-"):
             result.append(f"-B{rest.pop(0)}")
@@ -105,11 +101,28 @@ def _name_weights(arguments: list[str]) -> list[str]:
     return result
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return float(text) is not None
-    except ValueError:
-        return False
+ABSENT = {
+    "-v": "there is no cross-validation: train on a part, and llsvm-predict the rest",
+    "-C": "there is no search for C: try -c 0.01, -c 0.1, -c 1, -c 10",
+    "-b": "there are no probabilities: llsvm-predict --scores writes decision values",
+    "-m": "-m goes with llsvm-split; --threads with every command",
+    "-i": "there is no warm start",
+    "-p": "there is no regression",
+}
+
+
+def in_our_words(error: click.ClickException) -> tuple[str, str]:
+    """What click says, as a sentence and a hint."""
+    context, near = getattr(error, "ctx", None), getattr(error, "possibilities", None)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"{context.command_path} --help" if context else ""
+    message = error.message.rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        return f"{error.option_name}: no such option", hint if near else ABSENT.get(error.option_name, hint)
+    if isinstance(error, click.MissingParameter) and error.param and context:
+        return f"{error.param.metavar or error.param.name.upper()} is missing", context.get_usage().partition(": ")[2]
+    if isinstance(error, click.BadParameter) and error.param:
+        return f"{error.param.opts[0]} {message}", hint
+    return message[:1].lower() + message[1:], hint
 
 
 @click.group(context_settings=CONTEXT)
@@ -127,23 +140,20 @@ def llsvm():
 
 llsvm.command_class = Command
 
+
 @llsvm.command(context_settings=CONTEXT)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("-m", "--blocks", type=click.IntRange(1, 4096), default=16, show_default=True,
-              help="Number of block files. It matters to -s block, which works on one at a time.")
+@typed(n_blocks=Option(16, "-m --blocks", whole(1, 4096),
+                       "Number of block files. It matters to -s block, which works on one at a time."))
 @click.option("-o", "--output", metavar="DIR", help="Where the block set goes.  [default: INPUT.blocks]")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True,
-              help="Decides which row goes where.")
-@click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
-@click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
-              help="How values are stored.")
-@many_labels_option
+@typed("seed", "zero_based", "precision", "many_labels",
+       seed=Option(1, "--seed", whole(0, 2**63 - 1), "Decides which row goes where."),
+       precision=replace(OPTIONS["precision"], help="How values are stored."))
 @click.option("--force", is_flag=True, help="Replace an existing block set.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@memory_option
-@threads_option
+@typed("memory", "threads")
 @click.version_option(__version__, prog_name="llsvm-split")
-def split(inputs, blocks, output, seed, zero_based, precision, many_labels, force, quiet, memory, threads):
+def split(inputs, output, quiet, **values):
     """Turns LIBSVM text into a block set: rows assigned to blocks at random, compressed, checksummed.
 
     INPUT is plain text, gzip, bzip2, xz or zstd, or - for standard input; several are read one after the other. The
@@ -154,7 +164,7 @@ def split(inputs, blocks, output, seed, zero_based, precision, many_labels, forc
     zcat *.gz | llsvm-split - -o all.blocks         from a pipe
     llsvm-train -c 1 $(llsvm-split data.txt) model  in one go
     """
-    from llsvm import memory as budgets
+    from llsvm.memory import keep_freed_arrays, short_size
     from llsvm.report import Console
     from llsvm.split import split_text
 
@@ -162,65 +172,24 @@ def split(inputs, blocks, output, seed, zero_based, precision, many_labels, forc
         if inputs[0] == "-":
             raise UsageError("a name is needed for what comes from standard input", "say -o DIR")
         output = inputs[0].rstrip("/") + ".blocks"
-    console = Console(quiet)
-    allowed = budget(memory)
-    budgets.keep_freed_arrays()
-    console.line(f"llsvm-split {' '.join(map(quoted, inputs))} -m {blocks} -o {quoted(output)} --seed {seed} "
-                 f"--precision {precision} --threads {threads} --memory {budgets.short_size(allowed)}")
-    summary = split_text(list(inputs), output, n_blocks=blocks, seed=seed, zero_based=zero_based, precision=precision,
-                         force=force, threads=threads, memory=allowed, many_labels=many_labels, console=console)
+    console, said = Console(quiet), {**values, "memory": short_size(values["memory"])}
+    keep_freed_arrays()
+    console.line(f"llsvm-split {' '.join(map(quoted, inputs))} -m {said['n_blocks']} -o {quoted(output)} " + " ".join(
+        f"--{name} {said[name]}" for name in ("seed", "precision", "threads", "memory")))
+    summary = split_text(list(inputs), output, console=console, **values)
     console.line(summary)
     print_result(output, output)
 
 
-@llsvm.command(cls=WeightCommand, context_settings=CONTEXT)
+@llsvm.command(context_settings=CONTEXT)
 @click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
-@click.option("-s", "--solver", default="dual", show_default=True, metavar="SOLVER",
-              help="dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper), "
-                   "shrink (the LLSVM paper: one pass over the text), pegasos (stochastic sub-gradient descent), "
-                   "stream (StreamSVM: one pass, the smallest ball), cs (4, Crammer-Singer), ww (Weston-Watkins).")
-@click.option("-c", "--cost", type=float, default=1.0, show_default=True, help="C, the price of a margin violation.")
-@click.option("-e", "--tolerance", type=float, show_default="1e-3; shrink: 0.01",
-              help="Stop at this relative duality gap (certified); shrink: at this relative change of the dual; "
-                   "pegasos: where five passes improve the primal by no more.")
-@click.option("-B", "--bias", default="-1", show_default=True, metavar="NUMBER|R",
-              help="A bias term of this size; R: the largest row norm; negative: none.")
-@click.option("--weight", type=(str, float), multiple=True, hidden=True)
-@click.option("--balanced", is_flag=True, hidden=True)
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Order of the visits.")
-@click.option("--max-passes", type=click.IntRange(1), default=10000, show_default=True, help="Stop after as many.")
-@click.option("--time-limit", type=float, metavar="SECONDS",
-              help="Stop where it is over, within a pass too, counted from the start of training.")
-@click.option("--inner", metavar="N|auto",
-              help="Sweeps: of a block (-s block), or auto, until LIBLINEAR's condition holds in it; of a sub-problem "
-                   "(-s shrink).  [default: 1; shrink: 12]")
-@click.option("--exact", is_flag=True, help="-s shrink: look at all rows again and again, until the gap is certified.")
-@click.option("--certify/--no-certify", default=True,
-              help="-s shrink, stream: read the rows once more to certify the result, where that is possible; pegasos: "
-                   "look at every row once more a pass.")
-@click.option("--batch", default="1", show_default=True, metavar="N|block",
-              help="-s pegasos: rows a step, or block, one step a block of the set.")
-@click.option("--init", type=click.Choice(["zero", "random"]), default="zero", show_default=True,
-              help="-s pegasos: where w begins.")
-@click.option("--hold-t", is_flag=True, help="-s pegasos: a step in which no row has a loss does not make later ones "
-              "smaller.")
-@click.option("--average/--no-average", default=True, show_default=True,
-              help="-s pegasos: the average of w over the later passes, scaled as is best, or the last w.")
-@click.option("--lookahead", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N",
-              help="-s stream: rows outside the ball that are enclosed together.")
-@click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.")
-@click.option("--precision", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
-              help="How values of text are stored.")
-@many_labels_option
+@typed(*list(OPTIONS)[:-2])  # but the last two, --memory and --threads
 @click.option("--log", metavar="FILE", help="Write a run log, JSON lines.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the tolerance was not reached.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
-@memory_option
-@threads_option
+@typed("memory", "threads")
 @click.version_option(__version__, prog_name="llsvm-train")
-def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_passes, time_limit, inner, exact,
-          certify, batch, init, hold_t, average, lookahead, zero_based, precision, many_labels, log, strict, quiet,
-          memory, threads):
+def train(paths, log, strict, quiet, **values):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -240,80 +209,20 @@ def train(paths, solver, cost, tolerance, bias, weight, balanced, seed, max_pass
     zcat d.gz | llsvm-train -s stream - model       one pass, no more memory than the weights
     """
     from llsvm.session import train_model
-    from llsvm.train import Config, default_tolerance
 
     if paths in (("help",), ("version",)):
         raise UsageError(f"{paths[0]} would be the name of the model", f"llsvm-train --{paths[0]}, or ./{paths[0]}")
-    if tolerance is None:
-        tolerance = default_tolerance(solver, exact)
-    config = Config(
-        solver=solver, C=_cost(cost), tolerance=_positive("-e", tolerance), bias=_bias(bias),
-        weights={_label(label): _positive(f"-w{label}", value) for label, value in weight}, balanced=balanced,
-        memory=budget(memory), threads=threads, seed=seed, max_passes=max_passes,
-        time_limit=float("inf") if time_limit is None else _positive("--time-limit", time_limit), inner=_inner(inner),
-        exact=exact, certify=certify, batch=_batch(batch), init=init, hold_t=hold_t, average=average,
-        lookahead=lookahead, zero_based=zero_based, precision=precision, many_labels=many_labels, said=_said(),
-    )
+    source, given = click.get_current_context().get_parameter_source, click.core.ParameterSource.COMMANDLINE
+    said = frozenset(name for name in OPTIONS if source(name) is given)
+    if not values["exact"]:  # which has the defaults of -s dual
+        values |= {name: option.default_of.get(values["solver"], values[name])
+                   for name, option in OPTIONS.items() if name not in said}  # fmt: skip
     *data, target = paths
-    converged, interrupted = train_model(data, target, config, log, quiet, strict, print_result)
+    converged, interrupted = train_model(data, target, Config(**values, said=said), log, quiet, strict, print_result)
     if interrupted:
-        sys.exit(INTERRUPTED)
+        sys.exit(Interrupted.exit_code)
     if strict and not converged:
         sys.exit(NOT_CONVERGED)
-
-
-def _positive(name: str, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value:g}: a positive number is needed")
-    return value
-
-
-def _cost(value: float) -> float:
-    if not 1e-300 <= value <= 1e300:
-        raise UsageError(f"-c {value:g}: a number between 1e-300 and 1e300 is needed")
-    return value
-
-
-def _said() -> frozenset[str]:
-    """The options given on the command line."""
-    context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
-    return frozenset(name for name in context.params if context.get_parameter_source(name) is given)
-
-
-def _label(text: str) -> str:
-    from llsvm.text import canonical_label
-
-    return canonical_label(text.encode("utf-8", "surrogateescape"))
-
-
-def _bias(text: str) -> float | None:
-    if text.upper() == "R":
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf"):
-        raise UsageError(f"-B {text}: a number or R is needed")
-    return value
-
-
-def _inner(text: str | None) -> int | None:
-    return None if text is None else _count("--inner", text, "auto")
-
-
-def _batch(text: str) -> int:
-    return _count("--batch", text, "block")
-
-
-def _count(name: str, text: str, word: str) -> int:
-    """A number from 1 up, or 0 for this word."""
-    if text == word:
-        return 0
-    if not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise UsageError(f"{name} {text}: a number from 1 up, or {word}, is needed")
-    return int(text)
 
 
 @llsvm.command(context_settings=CONTEXT)
@@ -324,7 +233,7 @@ def _count(name: str, text: str, word: str) -> int:
 @click.option("--zero-based", is_flag=True, help="Feature ids in the text start at 0.  [default: as when trained]")
 @click.option("--force", is_flag=True, help="Replace OUTPUT even if it holds no predictions of this model.")
 @click.option("-q", "--quiet", is_flag=True, help="No accuracy, no progress.")
-@threads_option
+@typed("threads")
 @click.version_option(__version__, prog_name="llsvm-predict")
 def predict(test, model, output, scores, zero_based, force, quiet, threads):
     """Applies MODEL to TEST and writes one label a line to OUTPUT.
@@ -391,7 +300,7 @@ def _attempt(command) -> int:
         process.say(error.format_message() + "\n")
         return error.exit_code
     except click.ClickException as error:
-        return fail(*_in_our_words(error), error.exit_code)
+        return fail(*in_our_words(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return fail("interrupted", "", Interrupted.exit_code)
     except MemoryError:
@@ -426,41 +335,6 @@ def _unexpected(error: Exception) -> tuple[str, str]:
             "this is a fault of llsvm; with LLSVM_TRACEBACK=1 it says more, for a report")
 
 
-ABSENT = {
-    "-v": "there is no cross-validation: train on a part, and llsvm-predict the rest",
-    "-C": "there is no search for C: try -c 0.01, -c 0.1, -c 1, -c 10",
-    "-b": "there are no probabilities: llsvm-predict --scores writes decision values",
-    "-m": "-m goes with llsvm-split; --threads with every command",
-    "-i": "there is no warm start",
-    "-p": "there is no regression",
-}
-
-
-def _in_our_words(error: click.ClickException) -> tuple[str, str]:
-    """What click says, as a sentence and a hint."""
-    context, near = getattr(error, "ctx", None), getattr(error, "possibilities", None)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"{context.command_path} --help" if context else ""
-    message = error.message.rstrip(".")
-    if isinstance(error, click.NoSuchOption):
-        return f"{error.option_name}: no such option", hint if near else ABSENT.get(error.option_name, hint)
-    if isinstance(error, click.MissingParameter) and error.param and context:
-        return f"{error.param.metavar or error.param.name.upper()} is missing", context.get_usage().partition(": ")[2]
-    if isinstance(error, click.BadParameter) and error.param:
-        return f"{error.param.opts[0]} {_needed(message)}", hint
-    return message[:1].lower() + message[1:], hint
-
-
-def _needed(message: str) -> str:
-    """What a value is, and what it should be; said by click as of a variable x."""
-    if match := re.fullmatch(r"'(.*)' is not a valid (float|integer)( range)?", message, re.DOTALL):
-        return f"{quoted(match[1])}: a {'whole ' * (match[2] == 'integer')}number is needed"
-    if match := re.fullmatch(r"(\S+) is not in the range (?:x>=(\d+)|(\d+)<=x<=(\d+))", message):
-        return f"{match[1]}: a number from {match[2] or match[3]} {f'to {match[4]}' if match[4] else 'up'} is needed"
-    if match := re.fullmatch(r"'(.*)' is not one of (.*)", message, re.DOTALL):
-        return f"{quoted(match[1])}: one of {match[2]} is needed"
-    return f"({message})"
-
-
 def leave(code: int) -> None:
     """Ends the process at once: clearing up the interpreter takes longer than starting a small job."""
     try:
@@ -475,17 +349,4 @@ def fail(message: str, hint: str = "", code: int = REFUSED) -> int:
     return code
 
 
-def main() -> None:
-    run(llsvm)
-
-
-def split_main() -> None:
-    run(split)
-
-
-def train_main() -> None:
-    run(train)
-
-
-def predict_main() -> None:
-    run(predict)
+main, split_main, train_main, predict_main = (partial(run, command) for command in (llsvm, split, train, predict))

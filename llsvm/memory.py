@@ -34,6 +34,13 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_budget(text: str) -> int:
+    """As parse_size, of --memory: bytes may be said, but hardly so few."""
+    if (size := parse_size(text)) < MB and text.strip().isdigit():
+        raise UsageError(f"--memory {text} is {size} bytes", f"did you mean {text.strip()}M?")
+    return size
+
+
 def format_size(n_bytes: float) -> str:
     for unit in ("B", "KB", "MB", "GB"):
         if n_bytes < 1024:

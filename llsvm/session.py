@@ -146,7 +146,7 @@ def _distance(outcome: train.Outcome, config: train.Config) -> str:
 
 def _shortfall(outcome: train.Outcome, config: train.Config) -> str:
     """How far a run got that ended above its tolerance."""
-    what, reached = train.measure(config), outcome.stats.change
+    what, reached = config.measure, outcome.stats.change
     if what == train.GAP or reached == float("inf"):
         what, reached = train.GAP, outcome.stats.gap
     if reached == float("inf"):
@@ -185,7 +185,7 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest, stric
 
 
 def _warn_of_weights(data, config, console: Console, strict: bool) -> None:
-    for label in train.check_weights(data.description, config):
+    for label in (label for label in config.weights if label not in data.description.labels):
         said = f"label {quoted(label)}, given a weight, does not occur in the data"
         if strict:
             raise UsageError(said, f"leave -w{quoted(label)} out, or --strict")
@@ -203,26 +203,19 @@ def _warn_of_ids(model: models.Model, console: Console) -> None:
 
 def _setting(config: train.Config, solver, data) -> dict:
     description = data.description
+    weights = ["balanced"] * config.balanced + [f"{quoted(label)}:{C:g}" for label, C in config.weights.items()]
     known = {} if description is None else {
         "rows": description.n_rows, "features": description.n_features, "nonzeros": description.n_nonzeros,
     }  # fmt: skip
     return {
         "solver": config.solver + " --exact" * config.exact, "C": config.C, "tolerance": config.tolerance,
         "bias": "R" if description is None and config.bias is None else solver.bias,
-        "weights": _weights_said(config), **known, "data": data.where,
+        "weights": " ".join(weights) or "none", **known, "data": data.where,
         **({"in_memory_from": held} if (held := getattr(data, "in_memory_from", "")) else {}),
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
-        "values": config.precision if description is None else description.dtype.name, "max_passes": config.max_passes,
-        **({"time_limit": config.time_limit} if config.time_limit < float("inf") else {}),
-        **({"inner": config.inner or "auto"} if config.inner is not None else {}),
-        **train.own_options(config),
+        "values": config.precision if description is None else description.dtype.name, **config.logged(),
         "sources": data.names if description is None else [source["name"] for source in description.sources][:10],
     }
-
-
-def _weights_said(config: train.Config) -> str:
-    said = [f"{quoted(label)}:{weight:g}" for label, weight in config.weights.items()]
-    return " ".join(["balanced"] * config.balanced + said) or "none"
 
 
 def _summary(outcome: train.Outcome, config: train.Config) -> str:
@@ -234,7 +227,7 @@ def _summary(outcome: train.Outcome, config: train.Config) -> str:
         known = f"dual objective = {stats.dual:.9g}{classes}\nno certificate: {outcome.uncertified}\n"
     if stats.change < float("inf"):
         active = f", {stats.active} rows active" * bool(stats.active)
-        known += f"relative {train.measure(config)} = {stats.change:.3e}{active}\n"
+        known += f"relative {config.measure} = {stats.change:.3e}{active}\n"
     return known + (
         f"passes = {stats.number}, {budgets.format_size(stats.bytes_read)} read\n"
         f"time = {stats.seconds:.2f} s (compute {stats.compute:.2f} s, waiting for data {stats.wait:.2f} s)\n"

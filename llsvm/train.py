@@ -28,6 +28,7 @@ from llsvm.core import (
 )
 from llsvm.features import FeatureMap
 from llsvm.model import Model, from_features
+from llsvm.options import OPTIONS, Config, refuse_text_options
 from llsvm.problem import Problem, pose
 from llsvm.scratch import Nameless
 from llsvm.sources import Raw, Source, open_sources, reserved_bytes, with_room
@@ -36,46 +37,11 @@ from llsvm.text import Labels, scan_blocks, too_many_labels
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
-FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LONGEST_PATH = 4096
 READ_ON = 1 << 30  # bytes of text: as many are read only to say how much memory would do
+GAP = solvers.Solver.measure
+FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LOOK_SECONDS = 0.5  # beyond --time-limit, in which a certificate may still be found
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything the user decided.
-
-    bias: -1 none, None the largest row norm; weights: label -> factor of C; inner: sweeps a block, 0 as many as it
-    takes, None not said; exact: the exact variant of a one-pass solver; certify: look at all rows for a certificate.
-    Of pegasos: batch, rows a step, 0 a block; init, zero or random; hold_t: t stays where no row has a loss;
-    average: of w. Of stream: lookahead, rows enclosed together. many_labels: hardly two rows a label are as they should
-    be. said: options given by name, whatever their value.
-    """
-
-    solver: str = "dual"
-    C: float = 1.0
-    tolerance: float = 1e-3
-    bias: float | None = -1.0
-    weights: dict[str, float] = field(default_factory=dict)
-    balanced: bool = False
-    memory: int = 1 << 30
-    threads: int = 1
-    seed: int = 1
-    max_passes: int = 10000
-    time_limit: float = float("inf")
-    inner: int | None = None
-    exact: bool = False
-    certify: bool = True
-    batch: int = 1
-    init: str = "zero"
-    hold_t: bool = False
-    average: bool = True
-    lookahead: int = 10
-    zero_based: bool = False
-    precision: str = "float32"
-    many_labels: bool = False
-    said: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -105,7 +71,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     No path: the one *.blocks directory here. Text that does not fit is split into a temporary set.
     """
     memory.keep_no_freed_arrays()
-    solver = _check_solver(config)
+    solver = config.method
     paths = paths or [_only_set_here()]
     sources = None
     if len(paths) == 1 and paths[0] == "-":
@@ -116,7 +82,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         if len(paths) > 1:
             folder = next(path for path in paths if Path(path).is_dir())
             raise UsageError(f"{folder}: a folder is trained on alone", "give one block set, or text files")
-        _check_of_text(config, paths[0])
+        refuse_text_options(config, paths[0])
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
     sources = sources or open_sources(paths, memory.working(config.memory))
@@ -154,93 +120,22 @@ def _set_named_on(raw: Raw) -> list[str] | None:
 
 def reads_once(config: Config) -> bool:
     """Whether text is read once and not kept: always, or where one pass is asked for that needs nothing beforehand."""
-    solver = solvers.find(config.solver)
-    if solver.many_passes is None:
-        return solver.one_pass is not None and not config.exact
-    return wants_one_pass(config)
+    solver = config.method
+    return wants_one_pass(config) if solver.many_passes else bool(solver.one_pass) and not config.exact
 
 
 def wants_one_pass(config: Config) -> bool:
     """Whether a solver that could make more passes is asked for one, and nothing that text tells only at its end."""
     blind = config.batch and config.init == "zero" and not config.weights and not config.balanced
-    return solvers.find(config.solver).many_passes is not None and config.max_passes == 1 and bool(blind)
-
-
-def has_one_pass(config: Config) -> bool:
-    """Whether one pass is all there is, so that its end is no limit that was met."""
-    solver = solvers.find(config.solver)
-    return wants_one_pass(config) or (solver.one_pass is not None and not solver.many_passes and not solver.streaming)
-
-
-def default_tolerance(solver: str, exact: bool) -> float:
-    return solvers.Solver.tolerance if exact else solvers.find(solver).tolerance
-
-
-GAP = solvers.Solver.measure
-
-
-def measure(config: Config) -> str:
-    """What the tolerance is of."""
-    return GAP if config.exact else solvers.find(config.solver).measure
-
-
-def nearer_solver(config: Config) -> str:
-    """The solver that goes on to the optimum of the same problem, where the one that was asked for does not."""
-    solver = solvers.find(config.solver)
-    goes_on = config.exact or not (solver.one_pass or solver.many_passes)
-    return "" if goes_on else "dual-l2" if solver.squared_loss else "dual"
-
-
-def own_options(config: Config) -> dict:
-    """The options that are this solver's own, as they are in force."""
-    values = {option: getattr(config, option) for option in solvers.find(config.solver).options if option in OWN}
-    return {option: "block" if (option, value) == ("batch", 0) else value for option, value in values.items()}
-
-
-OWN = ("batch", "init", "hold_t", "average", "lookahead")
-NEEDS = {
-    "inner": "has no inner sweeps", "exact": "has no exact variant", "certify": "stops by its certificate",
-    "batch": "makes no steps of batches", "init": "begins at w = 0", "hold_t": "has no t",
-    "average": "averages nothing", "lookahead": "encloses nothing",
-}  # fmt: skip
-
-
-def _check_solver(config: Config) -> solvers.Solver:
-    solver = solvers.find(config.solver)
-    for option, why in NEEDS.items():
-        said = option in config.said or getattr(config, option) != getattr(Config, option)
-        if said and option not in solver.options:
-            no = "no-" * (option in ("certify", "average") and not getattr(config, option))
-            name = f"--{no}{option}".replace("_", "-")
-            others = [s.name for s in solvers.SOLVERS.values() if option in s.options]
-            why = "is exact anyway" if option == "exact" and solver.is_exact else why
-            raise UsageError(f"{name}: -s {solver.name} {why}", f"{name} goes with -s {' and -s '.join(others)}")
-    if config.inner == 0 and solver.one_pass:
-        raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
-    if measure(config) == GAP and config.tolerance >= 1:
-        raise UsageError(f"-e {config.tolerance:g}: a relative duality gap of 1 or more says nothing",
-                         "-e 1e-3 is the default; 0.1 is loose")
-    if config.exact and not config.certify:
-        raise UsageError("--no-certify: --exact stops by its certificate", "leave out one of the two")
-    return solver
-
-
-def _check_of_text(config: Config, path: str) -> None:
-    """Refuses options that say how to read text, where there is none."""
-    for option in ("zero_based", "precision"):
-        if option in config.said or getattr(config, option) != getattr(Config, option):
-            name = "--" + option.replace("_", "-")
-            raise UsageError(f"{name}: {path} is a block set, whose ids and values are stored",
-                             f"{name} goes with text, and with llsvm-split")
+    return config.method.many_passes is not None and config.max_passes == 1 and bool(blind)
 
 
 def _only_set_here() -> str:
     found = sorted(str(path) for path in Path().glob("*.blocks") if is_block_set(path))
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise UsageError("no DATA given and no *.blocks directory here", "llsvm-train DATA MODEL, or llsvm-split first")
-    raise UsageError(f"no DATA given and several sets here: {', '.join(found)}", "llsvm-train DATA MODEL")
+    if len(found) != 1:
+        what = f"several sets here: {', '.join(found)}" if found else "no *.blocks directory here"
+        raise UsageError(f"no DATA given and {what}", "llsvm-train DATA MODEL" + ", or llsvm-split first" * (not found))
+    return found[0]
 
 
 def _open_set(blocks: BlockSet, solver, config: Config):
@@ -263,7 +158,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     data = reader.load(blocks, config.threads) if fits else blocks
     if may_be_resident and not fits:
         blocks.in_memory_from = memory.enough(needed, memory.RESIDENT_FLOOR)
-    return _as_stream(data, config) if solver.many_passes else data
+    return as_stream(data, config) if solver.many_passes else data
 
 
 def _may_be_resident(solver, config: Config) -> bool:
@@ -271,10 +166,10 @@ def _may_be_resident(solver, config: Config) -> bool:
     return bool(config.batch) if solver.many_passes else bool(solver.in_memory or solver.many_in_memory)
 
 
-def _as_stream(data, config: Config, whole_blocks: bool = False):
+def as_stream(data, config: Config, whole_blocks: bool = False):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    columns, vectors, _ = _footprint(solvers.find(config.solver), config, len(data.description.labels))
+    columns, vectors, _ = _footprint(config.method, config, len(data.description.labels))
     room = memory.working(config.memory) - memory.vector_bytes(data.n_features, columns, vectors)
     return SetStream(data, max(0, room), config.seed, whole_blocks)
 
@@ -321,10 +216,9 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
         float(np.sqrt(gatherer.largest_square)), config.zero_based, np.dtype(config.precision),
         [source.description() for source in sources],
     )
-    n_bytes = sum(source.position for source in sources)
     ids = np.asarray(features.ids)
-    data = gatherer.finish(description, lambda: ids, n_bytes)
-    return _as_stream(data, config) if solver.many_passes else data, None
+    data = gatherer.finish(description, lambda: ids, sum(source.position for source in sources))
+    return as_stream(data, config) if solver.many_passes else data, None
 
 
 def _refusal_of_all(blocks, labels, features, solver, config: Config) -> UsageError:
@@ -365,6 +259,19 @@ def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> N
     return files
 
 
+def has_one_pass(config: Config) -> bool:
+    """Whether one pass is all there is, so that its end is no limit that was met."""
+    solver = config.method
+    return wants_one_pass(config) or (solver.one_pass is not None and not solver.many_passes and not solver.streaming)
+
+
+def nearer_solver(config: Config) -> str:
+    """The solver that goes on to the optimum of the same problem, where the one that was asked for does not."""
+    solver = config.method
+    goes_on = config.exact or not (solver.one_pass or solver.many_passes)
+    return "" if goes_on else "dual-l2" if solver.squared_loss else "dual"
+
+
 def problems_of(description: Description, config: Config) -> list[Problem]:
     """A problem a class, each against the rest; one for two classes, where a positive score means the first of
     label_order."""
@@ -373,13 +280,12 @@ def problems_of(description: Description, config: Config) -> list[Problem]:
         raise DataError(f"only one class in the data: every label is {quoted(labels[0])}", "a classifier needs two")
     positives = range(len(labels)) if len(labels) > 2 else [labels.index(label_order(labels)[0])]
     bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
-    squared = solvers.find(config.solver).squared_loss
-    return pose(list(positives), labels, config, squared, float(bias), description.label_counts)
+    return pose(list(positives), labels, config, config.method.squared_loss, float(bias), description.label_counts)
 
 
 def start(data, config: Config):
     """The solver object for this data: resident, streaming, or a stream."""
-    solver = solvers.find(config.solver)
+    solver = config.method
     if solver.one_pass and not config.exact:
         return solver.one_pass(data, config, solver.squared_loss)
     resident = isinstance(data, reader.Resident)
@@ -387,7 +293,7 @@ def start(data, config: Config):
         return solver.in_memory(problems_of(data.description, config), config, data)
     if len(data.description.labels) > 2 or not solver.streaming:
         build = solver.many_in_memory if resident else solver.many_streaming
-        return build(_as_stream(data, config, whole_blocks=not _may_be_resident(solver, config)), config,
+        return build(as_stream(data, config, whole_blocks=not _may_be_resident(solver, config)), config,
                      solver.squared_loss)  # fmt: skip
     [problem] = problems_of(data.description, config)
     return solver.streaming(problem, config, data)
@@ -436,17 +342,16 @@ def _make_passes(solver, config: Config, on_pass, stopped, began: float) -> tupl
 
 def make_model(outcome: Outcome, data, config: Config) -> Model:
     """Nothing in it may differ between two runs: no time, no memory, no folder. (The run log has them.)"""
-    description, solver, stats = data.description, solvers.find(config.solver), outcome.stats
+    description, solver, stats = data.description, config.method, outcome.stats
     sources = [{**source, "name": os.path.basename(source["name"])} for source in description.sources]
     info = {
         "written_by": f"llsvm {__version__}",
         "certificate": _certificate_facts(outcome, config),
         "training": {
-            "solver": solver.name, "exact": solver.is_exact or config.exact, "C": config.C, "weights": config.weights,
-            "balanced": config.balanced,
-            "seed": config.seed, "threads": config.threads, "passes": stats.number, "rows": description.n_rows,
-            "features": description.n_features, "nonzeros": description.n_nonzeros, "values": description.dtype.name,
-            "sources": sources,
+            "solver": solver.name, "exact": solver.is_exact or config.exact,
+            **{name: getattr(config, name) for name, option in OPTIONS.items() if option.in_model},
+            "passes": stats.number, "rows": description.n_rows, "features": description.n_features,
+            "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": sources,
         },
     }
     bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
@@ -463,9 +368,3 @@ def _certificate_facts(outcome: Outcome, config: Config) -> dict:
     if len(outcome.classes) > 1:
         facts["classes"] = [{"primal": c.primal, "dual": c.dual} for c in outcome.classes]
     return facts
-
-
-def check_weights(description: Description, config: Config) -> list[str]:
-    """Labels that were given a weight but do not occur."""
-    return [label for label in config.weights if label not in description.labels]
-

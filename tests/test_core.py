@@ -27,6 +27,7 @@ LEVELS = [
     {"reader", "evaluate", "split"},
     {"active", "stream", "predict"},
     {"solvers"},
+    {"options"},
     {"train"},
     {"session"},
     {"cli"},

@@ -18,6 +18,7 @@ from llsvm.active import ActiveRows
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
 from llsvm.memory import parse_size
+from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
 from llsvm.solvers import SOLVERS, dual_cd, exact, streaming
 
@@ -209,7 +210,7 @@ INNER = pytest.mark.parametrize("inner", [1, 10, 0], ids=["1", "10", "auto"])
 @INNER
 @EVERY_EXACT_SOLVER
 def test_inner_sweeps_do_not_change_the_answer(rows, solve, solver, inner):
-    if "inner" not in SOLVERS[solver].options or (SOLVERS[solver].one_pass and inner == 0):
+    if solver not in OPTIONS["inner"].solvers or (SOLVERS[solver].one_pass and inner == 0):
         with pytest.raises(UsageError, match="--inner"):
             solve(solver, "disk", inner=inner)
         return

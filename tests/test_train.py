@@ -342,11 +342,6 @@ def test_a_last_pass_that_reaches_the_tolerance_has_converged(texts, fit, place,
     assert fitted.outcome.stats.number == 1
 
 
-def test_weights_given_to_labels_that_do_not_occur_are_found(texts):
-    with train.open_data([texts.text], train.Config(weights={"1": 2.0, "7": 3.0})) as data:
-        assert train.check_weights(data.description, train.Config(weights={"1": 2.0, "7": 3.0})) == ["7"]
-
-
 @pytest.mark.parametrize("solver", ["dual", "dual-l2", "shrink", "pegasos", "stream", "cs", "ww"])
 @pytest.mark.parametrize("memory", ["1G", "300K"], ids=PLACES)
 def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, run_in, monkeypatch, solver, memory):

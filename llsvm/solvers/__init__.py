@@ -17,7 +17,7 @@ class Solver:
     `many_streaming` build it from a stream of rows of more than two classes.
     `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
     variant, if any; `many_passes` from a stream that can be read again and again.
-    `options` are those that not every solver has; `measure` is what its tolerance is of.
+    `measure` is what its tolerance is of. Its own options are in the table of llsvm.options.
     """
 
     name: str
@@ -31,8 +31,6 @@ class Solver:
     many_streaming: type | None = None
     one_pass: type | None = None
     many_passes: type | None = None
-    options: tuple[str, ...] = ()
-    tolerance: float = 1e-3
     measure: str = "duality gap"
 
     @property
@@ -52,17 +50,14 @@ SOLVERS = {
         Solver("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
         Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks,
-               options=("inner",)),
+               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks),
         Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
                "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming,
-               one_pass=shrink.OnePass, options=("inner", "exact", "certify"), tolerance=1e-2,
-               measure="change of the dual"),
+               one_pass=shrink.OnePass, measure="change of the dual"),
         Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
-               False, one_pass=primal.Pegasos, many_passes=primal.Pegasos,
-               options=("batch", "init", "hold_t", "average", "certify"), measure="change of the primal"),
+               False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),
         Solver("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
-               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream, options=("lookahead", "certify")),
+               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream),
     )
 }
 
