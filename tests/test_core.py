@@ -28,6 +28,7 @@ LEVELS = [
     {"active", "stream", "predict"},
     {"solvers"},
     {"options"},
+    {"words"},
     {"train"},
     {"session"},
     {"cli"},
