@@ -28,7 +28,7 @@ LEVELS = [
     {"active", "stream", "predict"},
     {"solvers"},
     {"options"},
-    {"words"},
+    {"data", "words"},
     {"train"},
     {"session"},
     {"cli"},

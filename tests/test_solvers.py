@@ -17,6 +17,7 @@ from llsvm import _dual_cd, pool, reader, solvers, train
 from llsvm.active import ActiveRows
 from llsvm.blockset import BlockSet, Decoder
 from llsvm.core import UsageError
+from llsvm.data import reads_once
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
@@ -598,7 +599,7 @@ def test_the_memory_asked_for_where_w_does_not_fit_is_enough(wide, wide_path, fi
     memory, options = 1 << 20, in_some_passes(solver)
     with pytest.raises(UsageError, match="too small") as refusal:
         fit(wide_path, **options, memory=memory)
-    if wide_path == wide.text and train.reads_once(train.Config(**options)):
+    if wide_path == wide.text and reads_once(train.Config(**options)):
         assert "so far" in refusal.value.message
         memory = memory_asked_for(refusal)
         with pytest.raises(UsageError, match="too small") as refusal:

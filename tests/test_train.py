@@ -14,6 +14,7 @@ from liblinear import liblinearutil
 from problems import arrays, make_noisy_rows, make_rows, objective, read_model, split, write_text
 
 from llsvm import cli, train
+from llsvm import data as reading
 from llsvm import model as models
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, LlsvmError, UsageError
@@ -279,7 +280,7 @@ def test_text_that_does_not_fit_is_split_in_tmpdir_for_as_long_as_it_takes(texts
     temporary.mkdir()
     with train.open_data([texts.text], train.Config(memory=300 << 10)) as data:
         assert isinstance(data, BlockSet)
-        assert len(files_open_in(temporary)) == train.TEMPORARY_BLOCKS + 2
+        assert len(files_open_in(temporary)) == reading.TEMPORARY_BLOCKS + 2
         assert os.listdir(temporary) == []  # none of them has a name
         assert (data.n_rows, data.n_nonzeros) == (len(texts.y), texts.X.nnz)
     assert files_open_in(temporary) == []
@@ -386,7 +387,7 @@ def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, m
 
 
 def test_what_is_too_long_to_be_read_on_is_told_so_far(late_features, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "READ_ON", 0)
+    monkeypatch.setattr(reading, "READ_ON", 0)
     refusal = refusal_under("1M", late_features, tmp_path / "model")
     assert re.search(r"features for . classes, so far, alone", refusal.message)
     assert re.fullmatch(r"at least --memory \S+ is needed", refusal.hint)
