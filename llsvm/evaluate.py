@@ -25,10 +25,13 @@ def along_ray(rows, w, problem, kind) -> np.ndarray:
 
 
 def best_multiple(sums: np.ndarray, w, squared_loss: bool, zero: bool = True) -> tuple[float, float]:
-    """The factor, from 0 (unless zero may not be) to 2, by which w has the smallest primal value, and that value."""
-    costs, products, squares = np.cumsum(sums[::-1], 0)[::-1].T
-    losses = costs - (1 + squared_loss) * products * FACTORS + squared_loss * squares * FACTORS**2
-    primals = 0.5 * dot(w, w) * FACTORS**2 + losses
+    """The factor, from 0 (unless zero may not be) to 2, by which w has the smallest primal value, and that value:
+    infinity where none can be computed."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        costs, products, squares = np.cumsum(sums[::-1], 0)[::-1].T
+        losses = costs - (1 + squared_loss) * products * FACTORS + squared_loss * squares * FACTORS**2
+        primals = 0.5 * dot(w, w) * FACTORS**2 + losses
+    primals[~np.isfinite(primals)] = np.inf
     first = 0 if zero else 1
     best = first + int(primals[first:].argmin())
     return float(FACTORS[best]), float(primals[best])

@@ -74,8 +74,9 @@ def below_in_float32(number: float) -> float:
     """The largest float32 that is not larger."""
     import numpy as np
 
-    if number > np.finfo(np.float32).max:
-        return float(np.finfo(np.float32).max)
+    largest = float(np.finfo(np.float32).max)  # NumPy would make `number` a float32 to compare it with one
+    if number > largest:
+        return largest
     rounded = np.float32(number)
     return float(rounded if float(rounded) <= number else np.nextafter(rounded, np.float32(0)))
 
@@ -112,21 +113,21 @@ class Best:
         self.w, self.certificate = None, None
 
     def offer(self, w, primal: float, dual: float, at_zero: float = math.inf) -> None:
-        """at_zero: P(0), where the first w is worse than 0."""
+        """at_zero: P(0), for the case that the first w is worse than 0, or so large that P overflows."""
         import numpy as np
 
-        if self.certificate is None and primal > at_zero:
+        if self.certificate is None and not primal <= at_zero:
             w, primal = np.zeros_like(w), at_zero
         if self.certificate is None or primal <= self.certificate.primal:
             self.w = np.empty_like(w) if self.w is None else self.w
             self.w[:] = w
-            self.certificate = Certificate(primal, dual if self.certificate is None else self.certificate.dual)
+            self.certificate = Certificate(primal, 0.0 if self.certificate is None else self.certificate.dual)
         self.raise_dual(dual)
 
     def raise_dual(self, dual: float) -> None:
-        """A dual value that is known; D(0) = 0 always is."""
-        if self.certificate:
-            self.certificate = Certificate(self.certificate.primal, max(dual, self.certificate.dual, 0.0))
+        """A dual value that is known; D(0) = 0 always is. One that overflowed tells nothing."""
+        if self.certificate and math.isfinite(dual):
+            self.certificate = Certificate(self.certificate.primal, max(dual, self.certificate.dual))
 
     def meets(self, tolerance: float) -> bool:
         return self.certificate is not None and bool(self.certificate.relative_gap <= tolerance)

@@ -8,8 +8,8 @@ from liblinear import liblinearutil
 from problems import arena_of, make_classes, one_vs_rest, records_of
 
 from llsvm import _dual_cd, train
-from llsvm.core import Description
-from llsvm.problem import Problem
+from llsvm.core import Certificate, Description
+from llsvm.problem import Best, Problem
 from llsvm.reader import Resident
 from llsvm.solvers import dual_cd
 from llsvm.solvers.dual_cd import Extrapolation, State, StepLimit
@@ -401,3 +401,19 @@ def test_several_classes_of_many_features_are_not_tall(samples):
     wide = scipy.sparse.hstack([X, scipy.sparse.csr_matrix((X.shape[0], 200))], "csr")
     outcome, _ = fit(wide, codes, C=0.1)
     assert outcome.reason == "converged" and samples == []
+
+
+@pytest.mark.parametrize("overflowed", [np.nan, np.inf, -np.inf])
+def test_a_dual_value_that_overflowed_tells_nothing(overflowed):
+    best = Best()
+    best.offer(np.ones(2), 3.0, overflowed, 5.0)
+    assert best.certificate == Certificate(3.0, 0.0)
+    best.offer(np.ones(2), 2.0, 1.0, 5.0)
+    best.raise_dual(overflowed)
+    assert best.certificate == Certificate(2.0, 1.0)
+
+
+def test_a_primal_value_that_overflowed_is_that_of_zero():
+    best = Best()
+    best.offer(np.ones(2), np.nan, 1.0, 5.0)
+    assert best.certificate == Certificate(5.0, 1.0) and not best.w.any()

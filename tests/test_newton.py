@@ -132,3 +132,8 @@ def test_conjugate_gradients_solve_to_a_tenth_of_the_gradient(problem):
     found = newton.solve(gradient, np.diag(H).copy(), lambda v: H @ v, lambda: None)
     scaled = (H @ found + gradient) / np.sqrt(np.diag(H))
     assert np.linalg.norm(scaled) <= newton.FORCING * np.linalg.norm(gradient / np.sqrt(np.diag(H)))
+
+
+def test_where_no_gradient_is_left_no_step_is_made():
+    found = newton.solve(np.zeros(3), np.ones(3), lambda v: v, lambda: None)
+    assert (found == 0).all()

@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import time
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -622,3 +623,26 @@ def test_the_memory_asked_for_where_no_chunk_fits_is_enough(tmp_path, fit, solve
             fit(path, **in_some_passes(solver), memory=memory)
         memory = memory_asked_for(refusal)
     assert_trains(fit, Rows(X, y), path, solver, memory)
+
+
+# --- numbers that double precision can hardly hold
+
+
+@pytest.fixture
+def without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.parametrize("options", [
+    {"solver": "block", "C": 1e39}, {"solver": "block", "C": 1e300}, {"solver": "dual", "C": 1e300},
+    {"solver": "dual-l2", "C": 5e294}, {"solver": "shrink", "C": 1e300, "bias": 3e38},
+    {"solver": "stream", "C": 1e300, "weights": {"1": 1e8}}, {"solver": "stream", "C": 1e-300, "bias": 3e38},
+    {"solver": "pegasos", "C": 1e-300}, {"solver": "pegasos", "C": 1e40},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("scale", [1.0, 1e22])
+def test_what_can_hardly_be_held_gives_a_model_of_numbers(without_warnings, rows, fit, tmp_path, options, scale):
+    text = write_text(tmp_path / "far.txt", rows.X * scale, rows.y)
+    fitted = fit(text, max_passes=30, precision="float64", **options)
+    assert np.isfinite(fitted.outcome.w).all() and np.isfinite(fitted.outcome.certificate.dual)

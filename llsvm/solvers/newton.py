@@ -52,7 +52,10 @@ def solve(gradient, diagonal, product, check) -> np.ndarray:
     for _ in range(MOST_PRODUCTS):
         check()
         curved = product(direction)
-        length = square / dot(direction, curved)
+        curvature = dot(direction, curved)
+        if not 0 < curvature < np.inf:  # no gradient is left, or numbers overflow
+            break
+        length = square / curvature
         found += length * direction
         residual -= length * curved
         curved[:] = inverse * residual
