@@ -37,6 +37,14 @@ class DataError(LlsvmError):
     """The data cannot be trusted: bad text, a corrupt or truncated file."""
 
 
+class TooLarge(LlsvmError):
+    """Numbers that double precision cannot hold have come up in training."""
+
+    def __init__(self, solver: str):
+        super().__init__(f"C, the values or the bias are too large for -s {solver}: w overflows",
+                         "scale the values of the data to about 1; a smaller -c or -B")
+
+
 class UsageError(LlsvmError):
     """The options do not fit together."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llsvm import __version__, memory, reader, solvers
-from llsvm.core import Certificate, DataError, Deadline, Description, PassStats, Stopped, label_order, quoted
+from llsvm.core import Certificate, DataError, Deadline, Description, PassStats, Stopped, TooLarge, label_order, quoted
 from llsvm.data import as_stream, may_be_resident, wants_one_pass
 from llsvm.data import open_data as open_data  # the first of what training takes; then start, run, make_model
 from llsvm.model import Model, from_features
@@ -124,6 +124,8 @@ def _make_passes(solver, config: Config, on_pass, stopped, began: float) -> tupl
 
 def make_model(outcome: Outcome, data, config: Config) -> Model:
     """Nothing in it may differ between two runs: no time, no memory, no folder. (The run log has them.)"""
+    if not np.isfinite(outcome.w).all():
+        raise TooLarge(config.solver)
     description, solver, stats = data.description, config.method, outcome.stats
     sources = [{**source, "name": os.path.basename(source["name"])} for source in description.sources]
     info = {

@@ -17,7 +17,7 @@ from problems import Rows, block_bytes, make_rows, objective, split, write_text
 from llsvm import _dual_cd, pool, reader, solvers, train
 from llsvm.active import ActiveRows
 from llsvm.blockset import BlockSet, Decoder
-from llsvm.core import UsageError
+from llsvm.core import TooLarge, UsageError
 from llsvm.data import reads_once
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
@@ -646,3 +646,20 @@ def test_what_can_hardly_be_held_gives_a_model_of_numbers(without_warnings, rows
     text = write_text(tmp_path / "far.txt", rows.X * scale, rows.y)
     fitted = fit(text, max_passes=30, precision="float64", **options)
     assert np.isfinite(fitted.outcome.w).all() and np.isfinite(fitted.outcome.certificate.dual)
+
+
+@pytest.mark.parametrize("options", [{}, {"average": False}, {"batch": 30}, {"bias": 1.0}], ids=str)
+@pytest.mark.parametrize("C", [1e200, 1e231, 1e300])
+def test_what_pegasos_cannot_hold_is_refused(without_warnings, rows, fit, tmp_path, options, C):
+    with pytest.raises(TooLarge, match="too large for -s pegasos"):
+        fit(rows.text, solver="pegasos", C=C, max_passes=30, **options)
+
+
+@EVERY_SOLVER
+def test_weights_that_are_no_numbers_make_no_model(rows, solver):
+    config = train.Config(solver=solver, max_passes=1)
+    with train.open_data([str(rows.blocks)], config) as data:
+        outcome = train.run(train.start(data, config), config)
+        outcome.w[3] = np.nan
+        with pytest.raises(TooLarge):
+            train.make_model(outcome, data, config)

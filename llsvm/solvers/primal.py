@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from llsvm import _primal
-from llsvm.core import Certificate, PassStats
+from llsvm.core import Certificate, PassStats, TooLarge
 from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
 from llsvm.problem import Problem
 from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns
@@ -108,11 +108,15 @@ class Machine:
         alphas, square, bound = (float(state[name][0]) for name in ("alphas", "square", "bound"))
         if bound > 0:
             factor = min(1 / bound, alphas / square if square > 0 else np.inf)
-            self.dual = max(self.dual, factor * alphas - 0.5 * factor**2 * square)
+            self.dual = max(self.dual, factor * alphas - 0.5 * factor * factor * square)
 
     def _measure(self) -> None:
-        """w.w itself, where steps keep it up only nearly."""
-        self._state["square"] = self._state["scale"] ** 2 * dot(self._v, self._v)
+        """w.w itself, where steps keep it up only nearly. A first step makes w as long as the sum of all C_i x_i."""
+        scale = float(self._state["scale"][0])
+        square = scale * scale * dot(self._v, self._v)
+        if not np.isfinite(square + dot(self._u, self._u)):
+            raise TooLarge("pegasos")
+        self._state["square"] = square
 
     # --- weights and what they are worth
 
