@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from llsvm.core import UsageError
+from llsvm.core import UsageError, quoted
 from llsvm.memory import parse_budget, usable, usable_cores
 
 
@@ -68,6 +68,8 @@ def _weights(pairs: tuple[tuple[str, float], ...]) -> dict[str, float]:
     return {canonical_label(label.encode("utf-8", "surrogateescape")): weight for label, weight in pairs}
 
 
+LARGEST_BIAS = 3.4e38  # a row with it is as long as a row may be (reader.LARGEST_NORM)
+COST = real(1e-300, 1e300, "a number between 1e-300 and 1e300")
 POSITIVE = real(5e-324, sys.float_info.max, "a positive number")
 BIAS = Kind(_bias, lambda value: value is None or isinstance(value, Real) and abs(value) < float("inf"),
             "a number or R is needed")
@@ -119,8 +121,7 @@ class Config:
         "dual (LIBLINEAR's 3), dual-l2 (1, squared hinge loss), block (the block minimisation paper), shrink (the "
         "LLSVM paper: one pass over the text), pegasos (stochastic sub-gradient descent), stream (StreamSVM: one pass, "
         "the smallest ball), cs (4, Crammer-Singer), ww (Weston-Watkins).", "SOLVER")
-    C: float = _option(1.0, "-c --cost", real(1e-300, 1e300, "a number between 1e-300 and 1e300"),
-                       "C, the price of a margin violation.", in_model=True)
+    C: float = _option(1.0, "-c --cost", COST, "C, the price of a margin violation.", in_model=True)
     tolerance: float = _option(
         1e-3, "-e --tolerance", POSITIVE, "Stop at this relative duality gap (certified); shrink: at this relative "
         "change of the dual; pegasos: where five passes improve the primal by no more.",
@@ -182,6 +183,12 @@ class Config:
                 word, others = option.word(value), " and -s ".join(option.solvers)
                 lack = "is exact anyway" if name == "exact" and solver.is_exact else option.lack
                 raise UsageError(f"{word}: -s {solver.name} {lack}", f"{word} goes with -s {others}")
+        for label, weight in self.weights.items():
+            if not COST.is_right(weight * self.C):
+                raise UsageError(f"-w{quoted(label)} {weight:g}: the C of this label, {weight:g} times {self.C:g}, must be "
+                                 "between 1e-300 and 1e300")
+        if self.bias is not None and self.bias > LARGEST_BIAS:
+            raise UsageError(f"-B {self.bias:g}: a number up to {LARGEST_BIAS:g} is needed", "-B 1 is usual")
         if self.inner == 0 and solver.one_pass:
             raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
         if self.measure == type(solver).measure and self.tolerance >= 1:

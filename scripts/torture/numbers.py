@@ -1,4 +1,4 @@
-"""Values, C and bias from 1e-300 to 1e300: what a model says of itself, by NumPy and against LIBLINEAR."""
+"""Values and C from 1e-300 to 1e300, bias to 3e38: what a model says of itself, by NumPy and against LIBLINEAR."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 
+from llsvm.cli import LARGEST_BIAS
 from torture import commands, data
 from torture.part import Finding, Part
 
@@ -72,7 +73,7 @@ class Numbers(Part):
         if solver in ("cs", "ww"):
             n_classes = max(3, n_classes)
         X, codes = self._rows(random, n_classes)
-        C, bias = any_scale(random), random.choice([-1.0, -1.0, 1.0, any_scale(random)])
+        C, bias = any_scale(random), random.choice([-1.0, -1.0, 1.0, min(any_scale(random), LARGEST_BIAS)])
         text = folder / "data.txt"
         self._write(text, X, codes)
         tolerance = random.choice(["0.1", "1e-3", "1e-6"])
