@@ -84,7 +84,7 @@ def _clear(stale: Path, path: Path) -> None:
     if stale.name.endswith(".old.partial") and not os.path.lexists(path):
         os.rename(stale, path)
     else:
-        remove(stale)
+        process.remove(stale)
 
 
 def replaced(path: Path) -> Path | None:
@@ -127,16 +127,6 @@ def _new_folder(path: Path) -> int:
     except OSError:
         path.rmdir()
         raise
-
-
-def remove(path: Path) -> None:
-    """A file or a whole folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _behind_link(path: Path) -> Path:
@@ -184,6 +174,7 @@ class Output:
                 self._partial, self._lock = _claim(self._target, _new_file, path)
                 self._file = os.fdopen(os.dup(self._lock), "wb")
         except OSError as error:
+            self._clear()
             raise self._failed(error) from None
 
     def write(self, data) -> None:
@@ -216,6 +207,10 @@ class Output:
     def __exit__(self, kind, error, trace) -> None:
         with suppress(OSError):
             self._file.close()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Removes what is not complete."""
         if self._partial:
             _discard(self._partial)
         if self._lock is not None:
@@ -265,19 +260,19 @@ class Folder:
             except OSError:
                 os.rename(old, self._target)
                 raise
-            remove(old)
+            process.remove(old)
         finally:
             os.close(descriptor)
 
     def clear(self) -> None:
         """Removes what is not complete, or was replaced."""
+        os.close(self._lock)  # first: where no more files may be open, looking into the folder takes this one's place
         _discard(self._partial)
-        os.close(self._lock)
 
 
 def _discard(partial: Path) -> None:
     with process.uninterrupted():
-        remove(partial)
+        process.remove(partial)
         process.unfinished.pop(str(partial), None)
 
 

@@ -89,15 +89,15 @@ def _hear(number: int, frame) -> None:
 
 def _end_by(number: int) -> None:
     for path in list(unfinished):
-        _remove(path)
+        remove(path)
     if number == _signal.SIGINT:
         what = [f"; {name} was not written" for name in unfinished.values() if name]
         _say("error: interrupted" + "".join(what) + "\n")
     os._exit(128 + number)
 
 
-def _remove(path: str) -> None:
-    """As shutil.rmtree, which may be being imported."""
+def remove(path) -> None:
+    """A file or a whole folder, if it is there. As shutil.rmtree, which may be being imported, and opens more files."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _remove(path: str) -> None:
     except OSError:
         with quiet:
             for name in os.listdir(path):
-                _remove(os.path.join(path, name))
+                remove(os.path.join(path, name))
             os.rmdir(path)
 
 

@@ -282,7 +282,6 @@ def check_target(path: Path, force: bool) -> None:
 def _load_ahead() -> None:
     """What the end needs, loaded while threads encode; at the start nobody had anything else to do meanwhile."""
     import json  # noqa: F401
-    import shutil  # noqa: F401
 
 
 def _manifest_text(header: dict, blocks: list[BlockFile]) -> str:

@@ -95,6 +95,25 @@ def test_a_full_standard_error_changes_nothing_else(here, command, code):
     assert bool(output) == (code == 0)
 
 
+# --- as many files as may be open
+
+
+@pytest.mark.parametrize("command", [
+    ["llsvm-split", "data.txt", "-o", "new"], ["llsvm-train", "data.txt", "new"],
+    ["llsvm-train", "data.txt.blocks", "new"], ["llsvm-predict", "test.txt", "model", "new"],
+], ids=["split", "train", "train from a set", "predict"])  # fmt: skip
+def test_where_few_files_may_be_open_nothing_unfinished_stays(here, run, command):
+    before, codes = names(here), set()
+    for most in range(5, 12):  # with fewer, Python does not start
+        finished = run("sh", "-c", f'ulimit -n {most}; exec "$@"', "sh", *command, "-q")
+        codes.add(finished.returncode)
+        assert finished.returncode == 0 or "error: " in finished.stderr and "Traceback" not in finished.stderr
+        assert {name for name in names(here) - before if name.startswith(".")} == set()
+        assert (here / "new").exists() == (finished.returncode == 0)
+        subprocess.run(["rm", "-rf", here / "new"], check=True)
+    assert 1 in codes
+
+
 # --- threads
 
 THREADLESS = """if True:
