@@ -1,13 +1,18 @@
 """The command line: options in, one call, results out."""
 
-from __future__ import annotations
-
 import sys
 
-from llsvm import process
+try:
+    from llsvm import process
 
-if process.is_called("llsvm"):
-    process.begin()  # signals are heard, and end the process without a traceback, while all the rest is loaded
+    if process.is_called("llsvm"):
+        process.begin()  # signals are heard, and end the process without a traceback, while all the rest is loaded
+except KeyboardInterrupt:  # before that
+    from llsvm import process
+
+    if not process.is_called("llsvm"):
+        raise
+    process.interrupted_while_starting()
 
 import gc
 import os
@@ -226,16 +231,26 @@ def _unexpected(error: Exception) -> tuple[str, str]:
     """Message and hint of what should not have come this far."""
     if os.environ.get("LLSVM_TRACEBACK"):
         raise error
-    if isinstance(error, ImportError):
-        return f"a part of llsvm cannot be loaded: {quoted(str(error), 300)}", "install it again, or allow more memory"
-    trace, place = error.__traceback__, ""
+    trace, place, loading = error.__traceback__, "", isinstance(error, ImportError)
     while trace:
         code = trace.tb_frame.f_code
+        # Where memory ends while a module is loaded, anything may be raised.
+        loading = loading or code.co_name == "<module>" or code.co_filename.startswith("<frozen importlib")
         if f"{os.sep}llsvm{os.sep}" in code.co_filename:
             place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
+    if loading:
+        return _not_loaded(error)
     return (f"unexpected {type(error).__name__} at {place}: {quoted(str(error), 300)}",
             "this is a fault of llsvm; with LLSVM_TRACEBACK=1 it says more, for a report")
+
+
+def _not_loaded(error: Exception) -> tuple[str, str]:
+    """Message and hint of what was raised while a module was being loaded. NumPy says much around the reason."""
+    while error.__cause__:
+        error = error.__cause__
+    reason = quoted(str(error), 300) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return f"a part of llsvm cannot be loaded: {reason}", "install it again, or allow more memory"
 
 
 def leave(code: int) -> None:

@@ -28,14 +28,29 @@ def is_called(name: str) -> bool:
 
 
 def begin() -> None:
-    """Makes sure of the descriptors and listens to signals, but for those that this process was told to ignore."""
-    _open_standard_streams()
+    """Listens to signals, but for those that this process was told to ignore, and makes sure of the descriptors."""
     for number in ENDING:
         if _signal.getsignal(number) in (_signal.SIG_DFL, _signal.default_int_handler):
             try:
                 _signal.signal(number, _hear)
             except ValueError:  # not the main thread
-                return
+                break
+    _open_standard_streams()
+    sys.excepthook = _say_what_was_raised
+
+
+def interrupted_while_starting() -> None:
+    """Ctrl-C that came before signals were listened to."""
+    _end_by(_signal.SIGINT)
+
+
+def _say_what_was_raised(kind, error, trace) -> None:
+    """While modules are loaded, before a command is run that says what was raised in it."""
+    if os.environ.get("LLSVM_TRACEBACK"):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        _say(f"error: a part of llsvm cannot be loaded: {kind.__name__}: {error}\n"
+             "hint: install it again, or allow more memory\n")
 
 
 def _open_standard_streams() -> None:

@@ -151,6 +151,7 @@ SIGNALLED = """if True:
     class Signalling:
         def find_spec(wanted, path, target=None):
             if wanted == name:
+                sys.meta_path.remove(Signalling)
                 os.kill(os.getpid(), int(number))
     sys.meta_path.insert(0, Signalling)
     from llsvm import cli
@@ -178,6 +179,38 @@ def test_a_signal_while_modules_are_loaded_ends_without_a_traceback(interrupts_a
     assert len(lines) == (number == signal.SIGINT)
     assert not lines or lines[0].startswith("error: interrupted")
     assert output == b"" and names(here) == before
+
+
+@pytest.mark.parametrize("name, code", [("llsvm-train", 130), ("another", -signal.SIGINT)])
+def test_an_interrupt_before_signals_are_listened_to(interrupts_are_not_ignored, here, name, code):
+    """A program that imports us gets its KeyboardInterrupt, which ends it by the signal."""
+    process = spawn_command(here, sys.executable, "-c", SIGNALLED, "llsvm.process", int(signal.SIGINT), name,
+                            "data.txt", "new", stderr=subprocess.PIPE)  # fmt: skip
+    messages = process.communicate(timeout=PATIENCE)[1].decode()
+    assert process.returncode == code
+    assert messages == "error: interrupted\n" if code > 0 else "KeyboardInterrupt" in messages
+
+
+# As the installed script; what is raised when a module of this name is looked for.
+LACKING = """if True:
+    import sys
+    name, *sys.argv = sys.argv[1:]
+    class Lacking:
+        def find_spec(wanted, path, target=None):
+            if wanted == name:
+                raise SystemError("error return without exception set")
+    sys.meta_path.insert(0, Lacking)
+    from llsvm import cli
+    getattr(cli, sys.argv[0].removeprefix("llsvm-") + "_main")()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "llsvm.core", "llsvm.session", "numpy", "llsvm._dual_cd", "zstandard"])
+def test_what_memory_does_not_suffice_to_load_is_told_in_a_sentence(here, run, module):
+    finished = run(sys.executable, "-c", LACKING, module, "llsvm-train", "data.txt", "new")
+    assert finished.returncode == 1 and not (here / "new").exists()
+    assert finished.stderr == ("error: a part of llsvm cannot be loaded: SystemError: error return without exception "
+                               "set\nhint: install it again, or allow more memory\n")
 
 
 def test_a_signal_that_was_ignored_stays_so(here):

@@ -16,7 +16,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
 
-from torture import commands, data, lines, memory, reference, texts  # noqa: E402
+from torture import commands, data, lines, memory, reference, signals, texts  # noqa: E402
 from torture.part import Finding  # noqa: E402
 from torture.parts import PARTS  # noqa: E402
 from torture.worker import Worker, try_cases  # noqa: E402
@@ -199,3 +199,15 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
     assert sorted(model.labels) == ["a", "b", "c"] and model.bias == 2
     assert model.w.shape == (50, 3) and model.bias_w.shape == (3,)
     assert "certificate" in model.info
+
+
+@pytest.mark.parametrize(("place", "excused"), [
+    ("<frozen site>\", line 75, in <module>", True),
+    ("/x/bin/llsvm-train\", line 5, in <module>", True),
+    ("/x/llsvm/cli.py\", line 1, in <module>", True),
+    ("/x/llsvm/process.py\", line 55, in _open_standard_streams", False),
+    ("/x/llsvm/solvers/dual_cd.py\", line 7, in <module>", False),
+])  # fmt: skip
+def test_an_interrupt_before_our_first_line_is_none_of_ours(place, excused):
+    said = f'Traceback (most recent call last):\n  File "{place}\nKeyboardInterrupt\n'
+    assert signals.not_ours(commands.Ended(("llsvm-train",), -2, b"", said)) == excused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 from pathlib import Path
@@ -12,6 +13,8 @@ from torture import commands, data
 from torture.part import Finding, Part
 
 MB = 1 << 20
+# OpenBLAS ends the process when NumPy is loaded; Python's hashlib logs a traceback of what it could not load.
+IN_OTHER_WORDS = re.compile("OpenBLAS error|code for hash .* was not found")
 # Root may start as many processes as it likes; another user who may read and write everything may not.
 AS_NOBODY = ("setpriv", f"--reuid={100_000 + os.getpid()}", "--inh-caps=-all,+dac_override",
              "--ambient-caps=-all,+dac_override", "--bounding-set=-all,+dac_override")  # fmt: skip
@@ -58,7 +61,7 @@ class Limits(Part):
         folder = self.fresh()
         try:
             ended = commands.run(folder, *prefix, *words, limits=limits)
-            if "OpenBLAS error" not in ended.errors:  # which ends the process when NumPy is loaded, in its own words
+            if not IN_OTHER_WORDS.search(ended.errors):
                 commands.decent(ended, (0, 1))
         except Finding as found:
             raise Finding(f"{how.split()[0]}: {found.kind}", f"{name}, {how}\n{found.seen}") from None

@@ -29,8 +29,10 @@ COMMANDS = {
 
 
 def not_ours(ended: commands.Ended) -> bool:
-    """Ctrl-C while the interpreter starts, before the first line of llsvm: what it says then is not in our hands."""
-    return "KeyboardInterrupt" in ended.errors and not re.search(r'File ".*/llsvm/[a-z_/]+\.py"', ended.errors)
+    """Ctrl-C while the interpreter starts (init_import_site, site.py, the installed script), before the first line of
+    llsvm has been run: what Python says then is not in our hands. A module is entered at its line 0 or 1."""
+    lines = re.findall(r'File ".*/llsvm/[a-z_/]+\.py", line (\d+)', ended.errors)
+    return "KeyboardInterrupt" in ended.errors and set(lines) <= {"0", "1"}
 
 
 class Signals(Part):
