@@ -10,6 +10,9 @@
     ...                      one line a feature, then one for the bias if it is >= 0
     llsvm 0a1b2c3d {...}     CRC-32 of all the rest; names of labels, certificate, how it was trained
 
+Where the header cannot say all that predicting needs (labels that are words, ids from 0), `nr_class` has a 0 before it:
+LIBLINEAR reads the same number, and we do not take what was cut behind the weights for a model of LIBLINEAR's.
+
 A set whose largest feature id is beyond 100 million gets `id:weight` lines for the ids in use instead (LIBLINEAR could
 not hold such a model).
 """
@@ -36,7 +39,7 @@ from llsvm.pool import Pool
 from llsvm.sources import Source, open_sources
 
 DENSE_LIMIT = 100_000_000
-TRAILER = b"llsvm "
+TRAILER, NEEDS_LAST_LINE = b"llsvm ", "0"
 BATCH = 1 << 16
 PART = 1 << 20  # bytes of text parsed at a time
 SLACK = 16  # zero bytes behind them, which the parser may look at
@@ -55,7 +58,7 @@ LARGEST_ID = 2**63 - 1
 # Bytes looked at to see what a file is, in a line of a header, and in a name there; lines of a header.
 FRONT, LONGEST_LINE, LONGEST_NAME, MOST_LINES = 4096, 1 << 24, 64, 32
 DEEPEST = 8  # brackets within brackets in our line
-DAMAGED = "the file was changed or damaged"
+DAMAGED, CUT = "the file was changed or damaged", "train again, or fetch the whole file"
 
 
 @dataclass
@@ -109,9 +112,10 @@ def save(model: Model, output: Output, threads: int = 1) -> None:
 
 
 def _lines(model: Model, threads: int):
-    by_id = model.n_ids > DENSE_LIMIT
+    by_id, numbers = model.n_ids > DENSE_LIMIT, _numbers(model.labels)
+    mark = NEEDS_LAST_LINE if model.zero_based or numbers != model.labels else ""
     yield (
-        f"solver_type {model.solver_type}\nnr_class {len(model.labels)}\nlabel {' '.join(_numbers(model.labels))}\n"
+        f"solver_type {model.solver_type}\nnr_class {mark}{len(model.labels)}\nlabel {' '.join(numbers)}\n"
         f"nr_feature {model.n_ids}\nbias {model.bias:.17g}\n{'w_by_id' if by_id else 'w'}\n"
     ).encode("ascii")
     step = max(1, BATCH // model.n_columns)
@@ -248,6 +252,7 @@ class _Header:
     n_ids: int
     bias: float
     by_id: bool
+    needs_last_line: bool
 
     @property
     def n_columns(self) -> int:
@@ -300,7 +305,8 @@ def _checked(said: dict[str, str], crc: int, n_lines: int) -> _Header:
     if n_ids > LARGEST_ID or not abs(bias) < np.inf:
         raise ValueError(f"nr_feature {n_ids}, bias {bias}")
     check_labels(labels)
-    return _Header(crc, n_lines, solver_type, labels, n_ids, bias, "w_by_id" in said)
+    needs_last_line = said["nr_class"].startswith(NEEDS_LAST_LINE)
+    return _Header(crc, n_lines, solver_type, labels, n_ids, bias, "w_by_id" in said, needs_last_line)
 
 
 def _said(said: dict[str, str], name: str, pattern: re.Pattern) -> str:
@@ -317,7 +323,7 @@ def _trailer(path: str, line: bytes, crc: int) -> dict:
     if line.endswith(b"}\r\n"):
         raise DataError(f"{path}: its line ends are those of Windows", "fetch it as it was written, or try dos2unix")
     if not line.endswith(b"}\n"):
-        raise DataError(f"{path}: cut short in its last line", "train again, or fetch the whole file")
+        raise DataError(f"{path}: cut short in its last line", CUT)
     found = b"%08x" % zlib.crc32(ours, crc)
     if found != expected:
         raise DataError(f"{path}: its checksum is {found.decode()}, but {quoted(expected[:20])} stands there", DAMAGED)
@@ -340,10 +346,12 @@ def _weights(path: str, file, header: _Header, threads: int) -> tuple[np.ndarray
     if found < size:
         raise _bad_weight(path, file, header.n_lines, start, text.n_bytes, f"{size} weights expected, {found} found")
     line = text.rest.lstrip(b" \t\r\n")
-    if not line:
+    if not line and not header.needs_last_line:
         return weights, {}
+    if not line:
+        raise DataError(f"{path}: cut short, its last line is missing", CUT)
     if not line.startswith(TRAILER):
-        raise DataError(f"{path}: cut short in its last line, or damaged", "train again, or fetch the whole file")
+        raise DataError(f"{path}: cut short in its last line, or damaged", CUT)
     return weights, _trailer(path, line, zlib.crc32(text.rest[: len(text.rest) - len(line)], text.crc))
 
 
@@ -356,7 +364,7 @@ def _bad_weight(path: str, file, n_lines: int, start: int, n_bytes: int, what: s
     behind = file.read(100).lstrip()
     word = (behind.split(None, 1) or [b""])[0]
     if word == TRAILER.strip() or (word == behind and len(word) < 100):  # nothing follows the last word
-        return DataError(f"{path}: cut short, {what}", "train again, or fetch the whole file")
+        return DataError(f"{path}: cut short, {what}", CUT)
     return DataError(f"{path}:{n_lines + 1}: read '{quoted(word)}', expected a finite number ({what})", DAMAGED)
 
 
@@ -427,7 +435,7 @@ def _weights_by_id(path: str, file, header: _Header):
     text = file.read()
     end = text.rfind(b"\n" + TRAILER)
     if end < 0:
-        raise DataError(f"{path}: cut short, its last line is missing", "train again, or fetch the whole file")
+        raise DataError(f"{path}: cut short, its last line is missing", CUT)
     info = _trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], header.crc))
     lines, ids, last, n_columns = text[:end].split(b"\n"), [], 0, header.n_columns
 
