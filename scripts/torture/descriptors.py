@@ -94,7 +94,7 @@ class Descriptors(Part):
             raise Finding("exit code 0 without a result", str(ended))
         if not needs and ended.code != code and 1 not in closed:
             raise Finding(f"exit code {ended.code}, usually {code}", str(ended))
-        if b"error" in ended.out or b"hint" in ended.out:
+        if name != "help" and (b"error" in ended.out or b"hint" in ended.out):  # help explains what errors are
             raise Finding("a message on standard output", f"{ended.out[-500:]!r}\n{ended}")
         if left := commands.names(folder) - {*self._inputs, "tmp", "result"} - \
                 {f"result/{path.name}" for path in (folder / "result").glob("*")}:  # fmt: skip
