@@ -132,15 +132,15 @@ def may_be_resident(solver, config: Config) -> bool:
 def as_stream(data, config: Config, whole_blocks: bool = False):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    columns, vectors, _ = _footprint(config.method, config, len(data.description.labels))
-    room = memory.working(config.memory) - memory.vector_bytes(data.n_features, columns, vectors)
+    *vectors, _ = _footprint(config.method, config, len(data.description.labels))
+    room = memory.working(config.memory) - memory.vector_bytes(data.n_features, *vectors)
     return SetStream(data, max(0, room), config.seed, whole_blocks)
 
 
-def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int]:
+def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
     """What is in memory beside resident rows: columns of weights, vectors of each, and bytes a row."""
     build = solver.many_passes or solver.in_memory or solver.many_in_memory
-    return build.footprint(config, n_labels) if build else (1, 2, 0)
+    return build.footprint(config, n_labels) if build else (1, 2, 0, 0)
 
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
@@ -157,9 +157,9 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        columns, vectors, row_bytes = _footprint(solver, config, len(labels.names))
+        columns, *vectors, row_bytes = _footprint(solver, config, len(labels.names))
         try:
-            memory.check_vectors(features.n_features, columns, config.memory, vectors, known=False)
+            memory.check_vectors(features.n_features, columns, config.memory, *vectors, known=False)
         except UsageError as error:
             del gatherer, block
             rest = sum(source.size - source.position if source.size else np.inf for source in sources)
@@ -167,7 +167,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
             many = too_many_labels(labels.n_rows, len(labels.names))
             rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
             raise UsageError(error.message + rows, error.hint) from None
-        beside = memory.vector_bytes(features.n_features, columns, vectors)
+        beside = memory.vector_bytes(features.n_features, columns, *vectors)
         gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
         if not gatherer.add(block):
             files = _split_rest(gatherer, block, blocks, labels, features, sources, config)
@@ -193,9 +193,9 @@ def _refusal_of_all(blocks, labels, features, solver, config: Config) -> UsageEr
         for _ in blocks:
             pass
         known = True
-    columns, vectors, _ = _footprint(solver, config, len(labels.names))
+    columns, *vectors, _ = _footprint(solver, config, len(labels.names))
     try:
-        memory.check_vectors(features.n_features, columns, config.memory, vectors, known)
+        memory.check_vectors(features.n_features, columns, config.memory, *vectors, known)
     except UsageError as error:
         return error
 

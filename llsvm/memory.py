@@ -137,21 +137,25 @@ def promised(memory: int) -> int:
     return working(memory) + FLOOR
 
 
-def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2) -> int:
+def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2, beside: int = 0) -> int:
     """The weights: w, the snapshot that is being certified, the best one, or so many vectors a column; at the end all
-    of them, also sorted, and the ids."""
-    return 8 * (n_features + 1) * (vectors * columns + 2)
+    of them, also sorted, and the ids. beside: bytes a column, where there are several, that do not depend on the
+    features."""
+    return 8 * (n_features + 1) * (vectors * columns + 2) + (beside * columns if columns > 1 else 0)
 
 
-def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, known: bool = True) -> None:
+def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, beside: int = 0,
+                  known: bool = True) -> None:
     """Refuses a budget in which the weights do not fit: of all features and classes, or, if these are not known, of
     those so far."""
-    needed = vector_bytes(n_features, columns, vectors)
+    needed = vector_bytes(n_features, columns, vectors, beside)
     if needed > working(memory):
-        classes = f" for {columns} classes" if columns > 1 else ""
+        what = f"the weights of {n_features} features" + f" for {columns} classes" * (columns > 1)
+        if 2 * beside * columns > needed:
+            what = f"the problems of {columns} classes with {n_features} features each"
         would_do = f"--memory {enough(2 * needed)}"
         raise UsageError(
-            f"--memory {short_size(memory)} is too small: the weights of {n_features} features{classes}"
+            f"--memory {short_size(memory)} is too small: {what}"
             f"{'' if known else ', so far,'} alone take {format_size(needed)}",
             f"{would_do} would do" if known else f"at least {would_do} is needed",
         )

@@ -185,8 +185,8 @@ class Config:
                 raise UsageError(f"{word}: -s {solver.name} {lack}", f"{word} goes with -s {others}")
         for label, weight in self.weights.items():
             if not COST.is_right(weight * self.C):
-                raise UsageError(f"-w{quoted(label)} {weight:g}: the C of this label, {weight:g} times {self.C:g}, must "
-                                 "be between 1e-300 and 1e300")
+                raise UsageError(f"-w{quoted(label)} {weight:g}: the C of this label, {weight:g} times {self.C:g}, "
+                                 "must be between 1e-300 and 1e300")
         if self.bias is not None and self.bias > LARGEST_BIAS:
             raise UsageError(f"-B {self.bias:g}: a number up to {LARGEST_BIAS:g} is needed", "-B 1 is usual")
         if self.inner == 0 and solver.one_pass:

@@ -2,6 +2,7 @@
 against a dense QP; objectives by NumPy."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from problems import (
 from llsvm import train
 from llsvm.core import DataError
 from llsvm.evaluate import Predictor
-from llsvm.memory import promised
+from llsvm.memory import parse_size, promised
 from llsvm.solvers.multiclass import Lists
 
 LARGE = 1 << 30
@@ -363,3 +364,18 @@ def test_many_classes_keep_the_promise_about_memory(run_in, tmp_path, solver, me
     finished = measure_peak(run_in, tmp_path, "llsvm-train", *words)
     assert finished.returncode == 0, finished.stderr
     assert finished.peak < promised(memory << 20)
+
+
+# --- tens of thousands of classes
+
+
+@pytest.mark.parametrize("solver", ["dual", "block", "shrink", "pegasos", "stream"])
+def test_what_every_class_takes_is_counted(run_in, tmp_path, solver):
+    """Of few features: nearly all of it are the objects of its problem. The hint is right: with it training begins."""
+    n, command = 20_000, ["llsvm-train", "-s", solver, "--many-labels", "--time-limit", "0.2", "--threads", "1"]
+    (tmp_path / "data.txt").write_text("".join(f"{row % n} {row % 7 + 1}:1\n" for row in range(2 * n)))
+    refused = measure_peak(run_in, tmp_path, *command, "--memory", "40M", "data.txt", "model")
+    assert refused.returncode == 2 and refused.peak <= promised(40 << 20)
+    hint = re.search(r"--memory (\S+) (would do|is needed)", refused.stderr)[1]
+    trained = measure_peak(run_in, tmp_path, *command, "--memory", hint, "data.txt", "model")
+    assert trained.returncode == 0 and trained.peak <= promised(parse_size(hint))

@@ -12,7 +12,7 @@ from llsvm.core import Certificate, PassStats
 from llsvm.evaluate import along_ray, best_multiple, dot
 from llsvm.problem import Problem
 from llsvm.reader import ROW, Arena, arena_bytes
-from llsvm.solvers.one_vs_rest import OneVsRest, grown
+from llsvm.solvers.one_vs_rest import MACHINE_BYTES, OneVsRest, grown
 
 STATE = np.dtype([
     *((name, np.float64) for name in ("scale", "square", "slack", "radius")),
@@ -69,9 +69,8 @@ class Machine:
             self._held[:count], self._arena = arena.rows, arena
 
     def n_bytes(self, longest: int) -> int:
-        """At most, of the rows that wait, none longer than that, and of what enclosing them takes."""
-        rows = 2 * len(self._held) * longest * (4 + self._kind.itemsize) if len(self._work) else 0
-        return self._work.nbytes + 2 * self._held.nbytes + rows
+        """At most, of the rows that wait, none longer than that."""
+        return 2 * len(self._held) * longest * (4 + self._kind.itemsize) if len(self._work) else 0
 
     def end(self) -> None:
         if self._state["held"][0]:
@@ -121,6 +120,12 @@ class Stream(OneVsRest):
     @property
     def vectors(self) -> int:
         return 2 + (self._config.lookahead > 1)
+
+    @property
+    def machine_bytes(self) -> int:
+        """With places for rows that wait, and what enclosing them takes."""
+        n = self._config.lookahead
+        return MACHINE_BYTES + 2 * n * ROW.itemsize + (8 * (n + 1) * (n + 6) if n > 1 else 0)
 
     _longest = 0  # row so far
 

@@ -278,9 +278,9 @@ class InMemory(Direct):
     """All rows resident: full loops in turn with loops over the active rows, to a violation that cools down."""
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
         """Beside the rows: weights, and of every row a place in two orders, a head and, at most, a node a class."""
-        return n_labels, Direct.vectors, 12 + n_labels * NODE.itemsize
+        return n_labels, Direct.vectors, 0, 12 + n_labels * NODE.itemsize
 
     def passes(self):
         self._started = time.perf_counter()

@@ -12,7 +12,7 @@ from llsvm import _primal
 from llsvm.core import Certificate, PassStats, TooLarge
 from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
 from llsvm.problem import Problem
-from llsvm.solvers.one_vs_rest import OneVsRest, grown, n_columns
+from llsvm.solvers.one_vs_rest import MACHINE_BYTES, OneVsRest, grown, n_columns
 
 STATE = np.dtype([
     *((name, np.float64) for name in (
@@ -177,8 +177,8 @@ class Pegasos(OneVsRest):
         return not self._stream.labels_known
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int]:
-        return n_columns(n_labels), 3 + config.average + 2 * (config.batch != 1), 0
+    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
+        return n_columns(n_labels), 3 + config.average + 2 * (config.batch != 1), MACHINE_BYTES, 0
 
     @property
     def vectors(self) -> int:

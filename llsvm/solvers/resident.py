@@ -24,6 +24,7 @@ from llsvm.solvers.dual_cd import (
     choose_slots,
     parts_of,
 )
+from llsvm.solvers.one_vs_rest import MACHINE_BYTES
 from llsvm.solvers.together import half_square
 
 # Of the mean change of margins between two surveys: rows so near to theirs are active.
@@ -190,13 +191,13 @@ class InMemory:
     reads_once, deadline, wait = False, NEVER, 0.0
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int]:
+    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
         """What is in memory beside the rows, each with its place in an order and its dual in one problem: columns of
-        weights, vectors of each, and bytes a row."""
+        weights, vectors and more bytes of each, and bytes a row."""
         n_problems = n_labels if n_labels > 2 else 1
         of_others = (DUAL.itemsize + 4) * (n_problems - 1)
         row_bytes = of_others + Extrapolation.ROW_BYTES * n_problems + Copies.ROW_BYTES
-        return n_problems, 4 if n_problems > 1 else 3, row_bytes
+        return n_problems, 4 if n_problems > 1 else 3, MACHINE_BYTES, row_bytes
 
     def __init__(self, problems: list, config, data: Resident, states: list | None = None):
         self._data, self._config, self.bias = data, config, problems[0].bias
@@ -206,8 +207,8 @@ class InMemory:
         self._pool, self._team = Pool(config.threads), None
         self.bytes_read, self.compute = data.bytes_read, 0.0
         self.best_w, self.uncertified = None, ""
-        columns, vectors, row_bytes = self.footprint(config, max(2, len(problems)))
-        taken = memory.vector_bytes(data.description.n_features, columns, vectors) + data.n_rows * row_bytes
+        *vectors, row_bytes = self.footprint(config, max(2, len(problems)))
+        taken = memory.vector_bytes(data.description.n_features, *vectors) + data.n_rows * row_bytes
         room = (memory.working(config.memory) - taken - data.n_bytes) // min(config.threads, len(problems))
         for learner in self._learners:
             learner.may_descend = newton.fits(data.n_rows, len(learner.state.w), room)
