@@ -33,6 +33,12 @@ from llsvm.words import Command, in_our_words, typed  # noqa: E402
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
+def check_limit() -> None:
+    from llsvm import memory
+
+    memory.check_limit()
+
+
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="llsvm")
 def llsvm():
@@ -116,6 +122,7 @@ def train(paths, log, strict, quiet, **values):
     llsvm-train -s pegasos --max-passes 20 model    stochastic sub-gradient descent, with an honest gap
     zcat d.gz | llsvm-train -s stream - model       one pass, no more memory than the weights
     """
+    check_limit()
     from llsvm.session import train_model
 
     if paths in (("help",), ("version",)):
@@ -154,6 +161,7 @@ def predict(test, model, output, scores, zero_based, force, quiet, threads):
     llsvm-predict test.txt model out
     zcat test.gz | llsvm-predict - model - | sort | uniq -c
     """
+    check_limit()
     from llsvm.predict import predict_labels
 
     predict_labels(test, model, output, scores, zero_based, force, quiet, threads, print_result)
@@ -170,6 +178,7 @@ def info(path, verify, as_json):
     llsvm info data.txt.blocks --verify
     llsvm info model --json
     """
+    check_limit()
     from llsvm.session import describe
 
     print_result(describe(path, verify, as_json))

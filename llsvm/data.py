@@ -138,7 +138,7 @@ def as_stream(data, config: Config, whole_blocks: bool = False):
 
 
 def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
-    """What is in memory beside resident rows: columns of weights, vectors of each, and bytes a row."""
+    """What is in memory beside resident rows: columns of weights, vectors and more bytes of each, and bytes a row."""
     build = solver.many_passes or solver.in_memory or solver.many_in_memory
     return build.footprint(config, n_labels) if build else (1, 2, 0, 0)
 

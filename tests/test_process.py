@@ -142,6 +142,21 @@ def test_where_no_thread_can_be_had_the_output_is_the_same(here, run, command):
         assert (here / "new" / name).read_bytes() == (here / "expected" / name).read_bytes()
 
 
+# --- a limit on memory
+
+
+@pytest.mark.parametrize("command", [
+    ["llsvm-train", "data.txt", "new"], ["llsvm-predict", "test.txt", "model", "new"], ["llsvm", "info", "model"],
+], ids=["train", "predict", "info"])  # fmt: skip
+def test_a_limit_in_which_numpy_cannot_be_loaded_is_told(here, run, command):
+    """Loading it would crash at some limits, and hang at others."""
+    for most in (40_000, 95_348, 95_380, 95_420):
+        finished = run("sh", "-c", f'ulimit -v {most}; exec "$@"', "sh", *command)
+        assert finished.returncode == 1 and not (here / "new").exists()
+        assert finished.stderr == (f"error: ulimit -v {most} is too small to load NumPy\n"
+                                   "hint: at least ulimit -v 114688 is needed\n")
+
+
 # --- signals
 
 # As the installed script, with a signal when a module of this name is looked for.
