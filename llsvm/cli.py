@@ -27,16 +27,11 @@ import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
 from llsvm.core import NOT_CONVERGED, REFUSED, ClosedPipe, Interrupted, LlsvmError, UsageError, quoted, system_hint  # noqa: E402
+from llsvm.memory import check_limit  # noqa: E402
 from llsvm.options import OPTIONS, Config, Option, whole  # noqa: E402
 from llsvm.words import Command, in_our_words, typed  # noqa: E402
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-
-def check_limit() -> None:
-    from llsvm import memory
-
-    memory.check_limit()
 
 
 @click.group(context_settings=CONTEXT)
