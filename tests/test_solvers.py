@@ -638,7 +638,7 @@ def without_warnings():
 @pytest.mark.parametrize("options", [
     {"solver": "block", "C": 1e39}, {"solver": "block", "C": 1e300}, {"solver": "dual", "C": 1e300},
     {"solver": "dual-l2", "C": 5e294}, {"solver": "shrink", "C": 1e300, "bias": 3e38},
-    {"solver": "stream", "C": 1e300, "weights": {"1": 1e8}}, {"solver": "stream", "C": 1e-300, "bias": 3e38},
+    {"solver": "stream", "C": 1e292, "weights": {"1": 1e8}}, {"solver": "stream", "C": 1e-300, "bias": 3e38},
     {"solver": "pegasos", "C": 1e-300}, {"solver": "pegasos", "C": 1e40},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("scale", [1.0, 1e22])

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from llsvm.cli import LARGEST_BIAS
+from llsvm.options import LARGEST_BIAS
 from torture import commands, data
 from torture.part import Finding, Part
 
