@@ -185,8 +185,9 @@ class Learner(DualCD):
 
 
 class InMemory:
-    """All rows in memory: each round, every problem that is not done sweeps until all rows should be surveyed. Where
-    one problem is left, all threads work on it."""
+    """All rows in memory: each round, every problem that is not done sweeps until all rows should be surveyed. The rows
+    of the last that is left are surveyed by all threads; a single problem is swept by all of them, too (of ten classes,
+    the last one gained nothing by that)."""
 
     reads_once, deadline, wait = False, NEVER, 0.0
 
@@ -251,12 +252,13 @@ class InMemory:
             yield self._stats(busy)
 
     def _share_out(self, learners, work) -> None:
-        """work(learner, run) for each of these: one a thread, or, of a single one, by all threads together. When the
-        time for training is over, the others are left as they are."""
+        """work(learner, run) for each of these: one a thread, or the last by all threads. When the time for training is
+        over, the others are left as they are."""
         threads = self._config.threads
         if len(learners) == 1:
             [learner] = learners
-            learner.team = self._gather_team()
+            if len(self._learners) == 1:
+                learner.team = self._gather_team()
             work(learner, self._pool.map)
             return
 
