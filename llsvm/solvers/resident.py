@@ -28,10 +28,10 @@ from llsvm.solvers.one_vs_rest import MACHINE_BYTES
 from llsvm.solvers.together import half_square
 
 # Of the mean change of margins between two surveys: rows so near to theirs are active.
-NEAR = 0.5
+NEAR = 0.2
 # A survey is due when the active rows have so much of the gap that the last one found, or of the tolerance, or after so
 # many visits by rows of the data.
-MUCH, ENOUGH, VISITS = 0.3, 0.8, 2
+MUCH, ENOUGH, VISITS = 0.3, 0.8, 4
 
 
 @dataclass
