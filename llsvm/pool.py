@@ -10,6 +10,7 @@ from __future__ import annotations
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 
 
@@ -93,7 +94,7 @@ class Pool:
         self._tasks.put(task)
         if self._begun < self._most:
             with suppress(RuntimeError):  # no more can be had now
-                start_new_thread(self._work, ())
+                start_new_thread(copy_context().run, (self._work,))  # with NumPy's errstate, for one
                 self._begun += 1
         return task
 

@@ -83,6 +83,12 @@ def start(data, config: Config):
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
     """The one training loop: passes until the solver has reached its tolerance or something ends it."""
+    # Numbers that overflow are no reason for a warning: they certify nothing, and no model is made of them.
+    with np.errstate(all="ignore"):
+        return _run(solver, config, on_pass, stopped)
+
+
+def _run(solver, config: Config, on_pass, stopped) -> Outcome:
     began = time.perf_counter()
     solver.deadline = Deadline(config.time_limit)
     try:

@@ -648,6 +648,16 @@ def test_what_can_hardly_be_held_gives_a_model_of_numbers(without_warnings, rows
     assert np.isfinite(fitted.outcome.w).all() and np.isfinite(fitted.outcome.certificate.dual)
 
 
+def test_numbers_that_overflow_on_the_way_make_no_warning(without_warnings, fit, tmp_path):
+    rng = np.random.default_rng(1)
+    for number in range(60):
+        X, y = rng.standard_normal((20, 10)), np.where(rng.random(20) < 0.5, 1, -1)
+        scale, C = 10.0 ** rng.uniform(0, 11), 10.0 ** rng.uniform(290, 299)
+        text = write_text(tmp_path / f"{number}.txt", X * scale, y)
+        fitted = fit(text, solver="dual-l2", C=C, max_passes=300, tolerance=1e-6, precision="float64")
+        assert np.isfinite(fitted.outcome.w).all()
+
+
 @pytest.mark.parametrize("options", [{}, {"average": False}, {"batch": 30}, {"bias": 1.0}], ids=str)
 @pytest.mark.parametrize("C", [1e200, 1e231, 1e300])
 def test_what_pegasos_cannot_hold_is_refused(without_warnings, rows, fit, tmp_path, options, C):
