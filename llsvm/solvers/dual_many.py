@@ -12,8 +12,9 @@ from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Stopped
 from llsvm.problem import Problem, total_of
 from llsvm.reader import DUAL
 from llsvm.solvers import newton
+from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
-from llsvm.solvers.exact import MARGIN, SWEEPS, VISITS
+from llsvm.solvers.exact import DEPTH, MARGIN, MENDING, MOST_VISITS, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest
 from llsvm.solvers.streaming import WORTH_CERTIFYING
 from llsvm.solvers.together import half_square
@@ -22,7 +23,7 @@ from llsvm.solvers.together import half_square
 # swept together, with all that is needed beside each. Threads do not count, so that they do not change the answer.
 VISITING_SHARE, VISITING_BYTES, TABLES, VISITED_BYTES = 8, 24, 8, 40
 SWEEPING_SHARE, SWEEPING_BYTES, FINDING_BYTES = 4, 80, 32
-ROUNDS = 2  # over the active rows after a pass
+ROUNDS = 3  # over the active rows after a pass
 
 
 class Machine(DualMachine):
@@ -79,16 +80,26 @@ class Machine(DualMachine):
         if self.done or not self.newton.step(loss, self.newton.w - self.state.w, self.deadline.check):
             self.newton = None
 
+    def note_gap(self) -> None:
+        """By the losses met in the pass just made, before the active rows are swept."""
+        met = self.met
+        self._found = met.primal - met.dual
+
     def sweep(self, table, places, alphas, n_rows: int) -> None:
-        """Sweeps these of the rows of a group, which are its own active ones; n_rows: of the data."""
+        """Sweeps these of the rows of a group, which are its own active ones, as exact.py does; n_rows: of the data."""
         rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
         duals = self.duals_of(alphas)
-        sweeps = min(SWEEPS, VISITS * n_rows / max(1, self.n_wanted)) / ROUNDS
-        for number in range(self._config.inner or max(1, round(sweeps))):
-            if self.deadline.passed:
+        by_rows, inner = n_rows / max(1, self.n_wanted), self._config.inner
+        least = inner or max(1, round(min(SWEEPS, VISITS * by_rows) / ROUNDS))
+        most = inner or max(least, round(MOST_VISITS * by_rows / ROUNDS))
+        extrapolation = Extrapolation(order.copy())
+        far = DEPTH * self._found * len(places) / max(1, self.n_wanted)
+        for number in range(most):
+            if self.deadline.passed or number >= least and self.state["gap"] <= far:
                 break
-            n_active = self._sweep(rows, duals, order, n_active, shrink=True, fresh=number == 0, counting=False)
-            self._narrow()
+            self._sweep(rows, duals, order, n_active, counting=False)
+            if number < most - MENDING:
+                self._follow(extrapolation, rows, duals)
         alphas[:] = duals["alpha"]
 
     def solve(self, table, alphas, inner: int) -> None:
@@ -172,7 +183,8 @@ class Streaming(Many):
 
     @property
     def _beside(self) -> int:
-        return self._stream.needed_bytes
+        """While rows are read, and a w for the Extrapolation of every problem that is swept at a time."""
+        return self._stream.needed_bytes + 8 * min(TABLES, len(self._machines)) * (self._stream.n_features + 1)
 
     def _begin(self) -> None:
         super()._begin()
@@ -205,6 +217,8 @@ class Streaming(Many):
         lookers = [machine for machine in busy if looking and not machine.newton]
         totals = self._full_pass(busy, lookers)
         n_active = self._active.n_rows
+        for machine in busy:
+            machine.note_gap()
         self._sweep_active()
         self._end_look(lookers, totals)
         for machine in busy:
@@ -285,7 +299,7 @@ class Streaming(Many):
         del problems, order
         count, n_rows = len(machines), self._stream.description.n_rows
         self._map(Machine.sweep, machines, [table] * count, np.split(rows, ends), np.split(alphas, ends),
-                  [n_rows] * count)
+                  [n_rows] * count, threads=min(self._config.threads, TABLES))
         self._alphas.scatter(positions, -alphas)
 
     def _find_active(self, table, most_rows: int):
@@ -321,7 +335,7 @@ class Blocks(Streaming):
     def _beside(self) -> int:
         """Every thread has dual variables and an order of the block."""
         threads = min(self._config.threads, len(self._machines))
-        return super()._beside + threads * self._stream.group_rows * (DUAL.itemsize + 4)
+        return self._stream.needed_bytes + threads * self._stream.group_rows * (DUAL.itemsize + 4)
 
     def _pass(self, busy, looking: bool) -> int:
         for machine in busy:
