@@ -61,11 +61,11 @@ class Task:
         finally:
             self = None  # as in run
 
-    def cancel(self) -> bool:
-        """If it has not begun, it never will: True."""
+    def cancel(self, error: BaseException | None = None) -> bool:
+        """If it has not begun, it never will, and its result is this error: True."""
         if not self._claim.acquire(False):
             return False
-        self._error = Cancelled()
+        self._error = error or Cancelled()
         self._call = self._arguments = self._pool = None
         self._running.release()
         return True
@@ -94,13 +94,30 @@ class Pool:
         self._tasks.put(task)
         if self._begun < self._most:
             with suppress(RuntimeError):  # no more can be had now
-                start_new_thread(copy_context().run, (self._work,))  # with NumPy's errstate, for one
                 self._begun += 1
+                try:
+                    start_new_thread(self._begin, (copy_context(),))  # with NumPy's errstate, for one
+                except BaseException:
+                    self._begun -= 1
+                    raise
         return task
 
     def map(self, call, *iterables):
         """As map; all calls are given to the threads at once."""
         return _results(deque([self.submit(call, *arguments) for arguments in zip(*iterables, strict=False)]))
+
+    def _begin(self, context) -> None:
+        try:
+            context.run(self._work)
+        except MemoryError:
+            self.lost()
+
+    def lost(self) -> None:
+        """A thread had no memory to begin. Calls for which there is no other fail as it did."""
+        self._begun -= 1
+        with suppress(Empty):
+            while not self._begun and (task := self._tasks.get_nowait()):
+                task.cancel(MemoryError())
 
     def _work(self) -> None:
         while task := self._tasks.get():

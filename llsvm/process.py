@@ -37,6 +37,7 @@ def begin() -> None:
                 break
     _open_standard_streams()
     sys.excepthook = _say_what_was_raised
+    sys.unraisablehook = _hear_of_lost_threads
 
 
 def interrupted_while_starting() -> None:
@@ -51,6 +52,15 @@ def _say_what_was_raised(kind, error, trace) -> None:
     else:
         _say(f"error: a part of llsvm cannot be loaded: {kind.__name__}: {error}\n"
              "hint: install it again, or allow more memory\n")
+
+
+def _hear_of_lost_threads(raised) -> None:
+    """A thread that had no memory to begin is none: whose it was (a method of it began) is told so."""
+    lost = getattr(getattr(raised.object, "__self__", None), "lost", None)
+    if lost and issubclass(raised.exc_type, MemoryError):
+        lost()
+    else:
+        sys.__unraisablehook__(raised)
 
 
 def _open_standard_streams() -> None:

@@ -60,6 +60,10 @@ class StopRequest:
             _say(self.SECOND_ANSWER)
             self._forced = True
 
+    def lost(self) -> None:
+        """No thread can be had, or it had no memory to begin: Ctrl-C is answered between kernels."""
+        self._has_thread = False
+
     def _answer(self, wakened: int) -> None:
         """Counts the signals, of which Python may hear two as one, until the other end of the pipe is closed."""
         while number := os.read(wakened, 1):
@@ -80,9 +84,11 @@ class StopRequest:
         fd_before = -1
         try:
             os.set_blocking(waker, False)
-            with suppress(RuntimeError):  # no thread can be had: Ctrl-C is answered between kernels
+            self._has_thread = True
+            try:
                 start_new_thread(self._answer, (wakened,))  # without a handshake, which a signal could break off
-                self._has_thread = True
+            except RuntimeError:
+                self.lost()
             fd_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
             signal.signal(signal.SIGINT, self._handle)
             yield

@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import llsvm.pool as pools
+from llsvm import process
 from llsvm.pool import Cancelled, Pool
 
 
@@ -86,6 +88,43 @@ def threads_possible(monkeypatch, n_possible):
 
     monkeypatch.setattr(pools, "start_new_thread", start_some)
     return begun
+
+
+class Lost:
+    """A thread that has no memory to begin, of which Python tells sys.unraisablehook alone."""
+
+    def __init__(self, n_possible):
+        self._left, self._start = n_possible, pools.start_new_thread
+
+    def __call__(self, begin, arguments):
+        self._left -= 1
+        if self._left >= 0:
+            return self._start(begin, arguments)
+        process._hear_of_lost_threads(SimpleNamespace(object=begin, exc_type=MemoryError))
+
+
+@pytest.mark.parametrize("n_possible", [0, 1])
+def test_threads_that_have_no_memory_to_begin_are_not_waited_for(monkeypatch, n_possible):
+    monkeypatch.setattr(pools, "start_new_thread", Lost(n_possible))
+    with Pool(3) as pool:
+        task = pool.submit(str, 1)
+        if n_possible:
+            assert task.result() == "1" and list(pool.map(str, range(5))) == list("01234")
+        else:
+            with pytest.raises(MemoryError):
+                task.result()
+
+
+def test_a_thread_whose_first_step_has_no_memory_is_not_waited_for():
+    def no_memory(work):
+        raise MemoryError
+
+    pool = Pool(1)
+    pool._begun, task = 1, pools.Task(str, (1,), pool)
+    pool._tasks.put(task)
+    pool._begin(SimpleNamespace(run=no_memory))
+    with pytest.raises(MemoryError):
+        task.result()
 
 
 @pytest.mark.parametrize("n_possible", [0, 1, 2])

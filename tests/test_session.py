@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from problems import make_noisy_rows, write_text
 
-from llsvm import session
+from llsvm import process, session
 from llsvm.session import StopRequest
 
 
@@ -140,8 +141,14 @@ def no_thread(*arguments):
     raise RuntimeError("can't start new thread")
 
 
-def test_ctrl_c_is_answered_where_no_thread_can_be_had(interrupts_are_not_ignored, monkeypatch, capfd):
-    monkeypatch.setattr(session, "start_new_thread", no_thread)
+def lost_thread(begin, arguments):
+    """It had no memory to begin."""
+    process._hear_of_lost_threads(SimpleNamespace(object=begin, exc_type=MemoryError))
+
+
+@pytest.mark.parametrize("start", [no_thread, lost_thread])
+def test_ctrl_c_is_answered_where_no_thread_can_be_had(interrupts_are_not_ignored, monkeypatch, capfd, start):
+    monkeypatch.setattr(session, "start_new_thread", start)
     before, stop = signal.getsignal(signal.SIGINT), StopRequest()
     n_open = len(os.listdir("/dev/fd"))
     with stop.listening():
