@@ -17,7 +17,7 @@ from llsvm.model import Model, from_features
 from llsvm.options import OPTIONS, Config
 from llsvm.problem import Problem, pose
 
-GAP = solvers.Solver.measure
+GAP = solvers.Method.measure
 FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
 LOOK_SECONDS = 0.5  # beyond --time-limit, in which a certificate may still be found
 

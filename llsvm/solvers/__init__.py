@@ -1,18 +1,55 @@
-"""The one place where a solver is chosen: the table SOLVERS."""
+"""What a solver is, and the one place where one is chosen: the table SOLVERS."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from llsvm.core import UsageError
+import numpy as np
+
+from llsvm.core import Certificate, Deadline, PassStats, UsageError
 from llsvm.solvers import ball, dual_many, exact, multiclass, primal, resident, shrink, streaming
 
 
+class Solver(Protocol):
+    """One training, as train.run drives it. It is built from the data that are open and from a Config, and ends with
+    close(), whatever happened (docs/adding-a-solver.md)."""
+
+    deadline: Deadline  # is set before the first pass; looked at between groups of rows. After it: core.Stopped
+    reads_once: bool  # whether rows come by a single time, so that a pass cannot be cut short; then it has `notes`, too
+    bias: float  # the value of the bias feature, 0 where there is none
+    bytes_read: int  # so far, as are the seconds of waiting for rows and of work
+    wait: float
+    compute: float
+    dual: float  # of all problems together, as it is now
+    certified: Certificate | None  # the best so far, of all problems together
+    certificates: list[Certificate]  # of each, where there are several
+    uncertified: str  # why there is no certificate at the end
+    best_w: np.ndarray  # after finish: (features + 1, problems), the bias last, or a vector
+
+    def passes(self) -> Iterator[PassStats]:
+        """Trains without end: what is known after each pass, which has `finished` when the tolerance is reached."""
+
+    def finish(self, reason: str, stopped: Callable[[], bool] = lambda: False) -> str:
+        """No more passes, because they "converged", or the "passes" or the "time" are over, or "interrupted": sees to
+        best_w and, if it can, to a certificate. Returns the reason, which may be better now."""
+
+    def weights(self) -> np.ndarray:
+        """As they are now, (features + 1, problems)."""
+
+    def show_progress(self, bar: Callable[[str, float, float], None]) -> None:
+        """bar(what, done, total) is to be called in the middle of long passes."""
+
+    def close(self) -> None:
+        """Ends threads, removes temporary files, and lets go of the rows."""
+
+
 @dataclass(frozen=True)
-class Solver:
+class Method:
     """A row of the table.
 
-    `in_memory` builds the object whose passes() trains from the problems and rows that are all in memory, `streaming`
+    `in_memory` builds a Solver from the problems and rows that are all in memory, `streaming`
     from one problem and rows on disk; a solver without `in_memory` always streams. `many_in_memory` and
     `many_streaming` build it from a stream of rows of more than two classes.
     `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
@@ -39,24 +76,24 @@ class Solver:
 
 
 SOLVERS = {
-    solver.name: solver
-    for solver in (
-        Solver("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
+    method.name: method
+    for method in (
+        Method("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
                resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
-        Solver("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
+        Method("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
                resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
-        Solver("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
+        Method("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
                many_in_memory=multiclass.CrammerSinger, many_streaming=multiclass.CrammerSingerStreaming),
-        Solver("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
+        Method("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
-        Solver("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
+        Method("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks),
-        Solver("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
+        Method("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
                "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming,
                one_pass=shrink.OnePass, measure="change of the dual"),
-        Solver("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
+        Method("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
                False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),
-        Solver("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
+        Method("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
                "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream),
     )
 }
@@ -69,7 +106,7 @@ LIBLINEAR_ALONE = {
 }  # fmt: skip
 
 
-def find(name: str) -> Solver:
+def find(name: str) -> Method:
     """A solver by its name or by LIBLINEAR's number."""
     for solver in SOLVERS.values():
         if name == solver.name or (solver.number is not None and name == str(solver.number)):
