@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,18 @@ LEVELS = [
     {"session"},
     {"cli"},
 ]
-LONGEST_FUNCTION = 60
+SOLVER_LEVELS = [
+    {"together", "newton"},
+    {"copies", "parts", "marks"},
+    {"team"},
+    {"dual_cd"},
+    {"streaming", "one_vs_rest"},
+    {"exact", "dual_machine"},
+    {"resident", "dual_many", "shrink", "primal", "ball", "multiclass"},
+    {"solvers"},
+]
+LONGEST_FUNCTION, MOST_ARGUMENTS = 60, 12
+TOO_MANY = {"_multiclass.loop": 16, "_primal.visit": 14}  # arguments, which may become fewer
 
 
 def level(module):
@@ -91,6 +103,27 @@ def test_imports_go_downward_only(module):
         if not is_compiled(name) and level(name) >= level(module) and name.split(".")[0] != module.split(".")[0]
     }  # fmt: skip
     assert not above
+
+
+def solver_level(module):
+    name = module.removeprefix("solvers.")
+    found = [number for number, names in enumerate(SOLVER_LEVELS) if name in names]
+    assert len(found) == 1, f"{module} has no place in the order of the solvers"
+    return found[0]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.split(".")[0] == "solvers"])
+def test_imports_among_solvers_go_downward_only(module):
+    above = {name for name in imports(module)
+             if name.split(".")[0] == "solvers" and name != "solvers" and solver_level(name) >= solver_level(module)}
+    assert not above
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_no_kernel_takes_more_arguments_than_one_can_read(path):
+    for name, arguments in re.findall(r"^def (\w+)\(([^)]*)\)", path.read_text(), re.MULTILINE):
+        count = len([one for one in re.sub(r"\[[^\]]*\]", "", arguments).split(",") if one.strip()])
+        assert count <= TOO_MANY.get(f"{path.stem}.{name}", MOST_ARGUMENTS), f"{name} has {count}"
 
 
 def test_imports_within_a_package_go_one_way():

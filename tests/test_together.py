@@ -12,7 +12,7 @@ from test_dual_cd import assert_certified, in_memory
 
 from llsvm import _dual_cd, train
 from llsvm.reader import RECORD
-from llsvm.solvers import copies, dual_cd, parts, together
+from llsvm.solvers import copies, parts, team, together
 from llsvm.solvers.copies import Copies
 from llsvm.solvers.marks import Marks
 from llsvm.solvers.parts import Parts
@@ -547,17 +547,17 @@ def test_a_gain_that_is_small_by_the_dual_value_says_nothing(ended_alone):
     (184, 1000, None), (192, 1000, Copies), (1016, 1 << 17, Copies), (192, (1 << 17) + 1, Parts), (1024, 1000, Parts),
 ])  # fmt: skip
 def test_the_way_depends_on_the_bytes_of_a_row_and_of_w(row_bytes, n_features, expected):
-    team = dual_cd.Team(2, SimpleNamespace(n_rows=1000, n_nonzeros=125 * row_bytes, n_features=n_features), True)
-    assert type(team._together) is (expected or type(None))
-    team.close()
+    made = team.Team(2, SimpleNamespace(n_rows=1000, n_nonzeros=125 * row_bytes, n_features=n_features), True)
+    assert type(made._together) is (expected or type(None))
+    made.close()
 
 
 @pytest.fixture
 def teams(monkeypatch):
     """Every sweep counts as large; the teams that were closed."""
-    closed, close = [], dual_cd.Team.close
-    monkeypatch.setattr(dual_cd, "SMALLEST_SWEEP", 1)
-    monkeypatch.setattr(dual_cd.Team, "close", lambda team: closed.append(team) or close(team))
+    closed, close = [], team.Team.close
+    monkeypatch.setattr(team, "SMALLEST_SWEEP", 1)
+    monkeypatch.setattr(team.Team, "close", lambda each: closed.append(each) or close(each))
     return closed
 
 
@@ -611,7 +611,7 @@ def test_rows_of_positive_numbers_come_to_liblinears_optimum(solver):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 257, (2500, 30)) / 256
     y = np.where((X - 0.5) @ rng.standard_normal(30) + rng.standard_normal(2500) > 0, 1, -1)
-    assert 8 * X.size > dual_cd.SMALLEST_SWEEP
+    assert 8 * X.size > team.SMALLEST_SWEEP
     assert_certified(X, y, 1e-3, solver=solver, threads=2, C=0.05, max_passes=500)
 
 

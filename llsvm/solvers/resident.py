@@ -20,11 +20,11 @@ from llsvm.solvers.dual_cd import (
     SAMPLE_SHARE,
     DualCD,
     Extrapolation,
-    Team,
     choose_slots,
     parts_of,
 )
 from llsvm.solvers.one_vs_rest import MACHINE_BYTES
+from llsvm.solvers.team import Team
 from llsvm.solvers.together import half_square
 
 # Of the mean change of margins between two surveys: rows so near to theirs are active.

@@ -11,6 +11,7 @@ from llsvm.evaluate import dot
 # many where it gains less than that. A gain below this share of D is not judged.
 GOOD, BAD, SMALLEST_GAIN = 0.8, 0.5, 1e-10
 LINE, MOST_SWEEPS_ALONE = 64, 8
+sweep = _dual_cd.sweep  # by one thread
 
 
 def half_square(w: np.ndarray) -> float:
