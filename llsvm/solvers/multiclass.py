@@ -15,6 +15,7 @@ from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, St
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
+from llsvm.problem import Best
 from llsvm.reader import shuffle
 
 STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
@@ -142,7 +143,7 @@ class Direct:
         self.W = np.zeros((stream.n_features + 1, self._n_classes))
         self._numbers, self._classes = np.zeros((3, self._n_classes)), np.zeros((2, 2 * self._n_classes + 1), np.int32)
         self._costs = self._class_costs()
-        self.best_w, self.certified, self.certificates, self.uncertified = None, None, [], ""
+        self._best, self.best_w, self.certificates, self.uncertified = Best(), None, [], ""
         self.compute, self._counter, self._number = 0.0, 0, 0
         self._visits_together = max(1, VISITED_TOGETHER // self._n_classes)
 
@@ -229,15 +230,10 @@ class Direct:
         self.deadline.check()
         return total
 
+    certified = property(lambda self: self._best.certificate)
+
     def _certify(self, W, loss: float) -> None:
-        primal, dual = self._square(W) + loss, self.dual
-        if self.certified is None and primal > self._loss_at_zero:
-            W, primal = np.zeros_like(W), self._loss_at_zero
-        if self.certified is None or primal <= self.certified.primal:
-            self.best_w = W.copy() if self.best_w is None else self.best_w
-            self.best_w[:] = W
-            self.certified = Certificate(primal, dual)
-        self.certified = Certificate(self.certified.primal, max(dual, self.certified.dual))
+        self._best.offer(W, self._square(W) + loss, self.dual, self._loss_at_zero)
 
     def certify(self) -> None:
         """The gap of W as it is now: one pass that only reads."""
@@ -246,13 +242,12 @@ class Direct:
 
     def _stats(self, active: int, met: Certificate) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
-        if self.certified:
-            self.certified = Certificate(self.certified.primal, max(self.certified.dual, met.dual))
+        self._best.raise_dual(met.dual)
         known = self.certified or met
         return PassStats(
             self._number, self._stream.description.n_rows, active, self.certified is not None, known.primal, known.dual,
             known.relative_gap, self.bytes_read, self.wait, self.compute,
-            finished=bool(self.certified and known.relative_gap <= self._config.tolerance),
+            finished=self._best.meets(self._config.tolerance),
         )
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
@@ -261,11 +256,10 @@ class Direct:
                 self.certify()
             except Stopped:
                 reason = "time" if reason == "passes" else reason
-            if self.certified and self.certified.relative_gap <= self._config.tolerance and reason != "interrupted":
+            if self._best.meets(self._config.tolerance) and reason != "interrupted":
                 reason = "converged"
-        if self.certified is None:
-            self.best_w, self.uncertified = self.W, OUT_OF_TIME
-        self.best_w = self._in_order(self.best_w)
+        self.uncertified = "" if self.certified else OUT_OF_TIME
+        self.best_w = self._in_order(self._best.w if self.certified else self.W)
         return reason
 
     def close(self) -> None:
