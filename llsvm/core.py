@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # numpy takes longer to load than --help should take
+    from collections.abc import Callable
+
     import numpy as np
 
 REFUSED, USAGE, NOT_CONVERGED, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
@@ -68,6 +70,15 @@ class ClosedPipe(LlsvmError):
 
 class Stopped(Exception):
     """Training is to end before its pass does. Raised between two steps, where w and D fit together."""
+
+
+def look_at_end(reason: str, look: Callable[[], None], is_done: Callable[[], bool]) -> str:
+    """Looks for a certificate when training has ended for this reason; returns the reason, perhaps another."""
+    try:
+        look()
+    except Stopped:
+        reason = "time" if reason == "passes" else reason
+    return "converged" if is_done() and reason != "interrupted" else reason
 
 
 class Deadline:

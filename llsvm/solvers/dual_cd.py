@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from llsvm import _dual_cd
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped, look_at_end
 from llsvm.evaluate import dot
 from llsvm.problem import Best
 from llsvm.reader import DUAL, shuffle
@@ -312,12 +312,7 @@ class DualCD:
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """Sees to a certificate for a run that ended for this reason; returns the reason, which may be better now."""
         if self.certified is None or reason == "passes":
-            try:
-                self.certify()
-            except Stopped:
-                reason = "time" if reason == "passes" else reason
-            if self._is_done() and reason != "interrupted":
-                return "converged"
+            reason = look_at_end(reason, self.certify, self._is_done)
         if self.certified is None:
             self.state.best.w, self.uncertified = self._last_w, OUT_OF_TIME
         return reason

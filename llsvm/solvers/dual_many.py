@@ -8,7 +8,7 @@ import numpy as np
 
 from llsvm.active import ActiveRows
 from llsvm.alphas import Alphas
-from llsvm.core import OUT_OF_TIME, Certificate, PassStats, Stopped
+from llsvm.core import OUT_OF_TIME, Certificate, PassStats, look_at_end
 from llsvm.problem import Problem, total_of
 from llsvm.reader import DUAL
 from llsvm.solvers import newton
@@ -158,12 +158,7 @@ class Many(OneVsRest):
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """What was certified is the model; what was not, or was told its passes, is looked at once more."""
         if self._busy and (self.certified is None or reason == "passes"):
-            try:
-                self._look_at(self._busy)
-            except Stopped:
-                reason = "time" if reason == "passes" else reason
-            if not self._busy and reason != "interrupted":
-                reason = "converged"
+            reason = look_at_end(reason, lambda: self._look_at(self._busy), lambda: not self._busy)
         self._stats(0, 0)
         self.uncertified = "" if self.certified else OUT_OF_TIME
         self._gather()

@@ -11,7 +11,7 @@ import numpy as np
 from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.alphas import Packed
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, Stopped, label_order, quoted
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, label_order, look_at_end, quoted
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
@@ -252,12 +252,7 @@ class Direct:
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         if self.certified is None or reason == "passes":
-            try:
-                self.certify()
-            except Stopped:
-                reason = "time" if reason == "passes" else reason
-            if self._best.meets(self._config.tolerance) and reason != "interrupted":
-                reason = "converged"
+            reason = look_at_end(reason, self.certify, lambda: self._best.meets(self._config.tolerance))
         self.uncertified = "" if self.certified else OUT_OF_TIME
         self.best_w = self._in_order(self._best.w if self.certified else self.W)
         return reason

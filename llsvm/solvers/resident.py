@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llsvm import memory
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped
+from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, look_at_end
 from llsvm.pool import Pool
 from llsvm.problem import total_of
 from llsvm.reader import DUAL, Resident, shuffle
@@ -293,12 +293,10 @@ class InMemory:
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """What was certified is the model; what was not, or was told its passes, is looked at once more."""
         if self._busy and (self.certified is None or reason == "passes"):
-            try:
+            def look():
                 self._share_out(self._busy, lambda learner, run: learner.look(run, self.deadline))
-            except Stopped:
-                reason = "time" if reason == "passes" else reason
-            if not self._busy and reason != "interrupted":
-                reason = "converged"
+
+            reason = look_at_end(reason, look, lambda: not self._busy)
         self.uncertified = "" if self.certified else OUT_OF_TIME
         self.best_w = self.weights(best=True)
         return reason
