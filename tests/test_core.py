@@ -40,7 +40,7 @@ SOLVER_LEVELS = [
     {"team"},
     {"dual_cd"},
     {"streaming", "one_vs_rest"},
-    {"exact", "dual_machine"},
+    {"from_disk", "dual_machine"},
     {"resident", "dual_many", "shrink", "primal", "ball", "multiclass"},
     {"solvers"},
 ]

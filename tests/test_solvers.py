@@ -22,7 +22,7 @@ from llsvm.data import reads_once
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, dual_cd, exact, streaming
+from llsvm.solvers import SOLVERS, dual_cd, from_disk, streaming
 
 TOLERANCE = 1e-3
 LARGE = 1 << 30
@@ -114,7 +114,7 @@ def test_the_dual_never_decreases(solve, solver, place):
 
 @EVERY_CASE
 def test_the_certified_primal_never_rises(solve, solver, place, monkeypatch):
-    monkeypatch.setattr(exact, "SWEEPS", 1)  # or the first certificate could be the last
+    monkeypatch.setattr(from_disk, "SWEEPS", 1)  # or the first certificate could be the last
     monkeypatch.setattr(streaming, "WORTH_CERTIFYING", 1000)
     passes = solve(solver, place).passes
     primals = np.array([stats.primal for stats in passes if stats.certified])
@@ -418,7 +418,7 @@ def test_one_thread_and_two_come_to_the_same_optimum(many_rows, fit):
 @pytest.fixture
 def slow_disk(monkeypatch):
     """A disk that is waited for, and is known from the first group on; counts the sweeps made meanwhile."""
-    decode, use_wait, used = Decoder.decode, exact.Exact._use_wait, []
+    decode, use_wait, used = Decoder.decode, from_disk.FromDisk._use_wait, []
 
     def decode_slowly(self, chunk):
         time.sleep(0.002)
@@ -428,10 +428,10 @@ def slow_disk(monkeypatch):
         used.append(use_wait(self))
         return used[-1]
 
-    monkeypatch.setattr(exact, "SLOW_SECONDS", -1)
-    monkeypatch.setattr(exact, "SLOW_SHARE", -1)
+    monkeypatch.setattr(from_disk, "SLOW_SECONDS", -1)
+    monkeypatch.setattr(from_disk, "SLOW_SHARE", -1)
     monkeypatch.setattr(Decoder, "decode", decode_slowly)
-    monkeypatch.setattr(exact.Exact, "_use_wait", use)
+    monkeypatch.setattr(from_disk.FromDisk, "_use_wait", use)
     return lambda: sum(used)
 
 
@@ -515,7 +515,7 @@ def test_a_pass_whose_losses_are_below_the_dual_is_followed_by_a_certificate(tex
 
 @pytest.mark.parametrize(("solver", "enough"), [("dual", 0), ("dual", 0.8), ("dual", 30), ("dual-l2", 0.8)])
 def test_the_last_pass_only_looks_at_most_rows_and_may_be_wrong_about_it(rows, solve, monkeypatch, solver, enough):
-    monkeypatch.setattr(exact, "ENOUGH", enough)
+    monkeypatch.setattr(from_disk, "ENOUGH", enough)
     fitted = solve(solver, "disk", tolerance=1e-5)
     visits = [stats.visits for stats in fitted.passes]
     assert fitted.outcome.reason == "converged"

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from llsvm.core import Certificate, Deadline, PassStats, UsageError
-from llsvm.solvers import ball, dual_many, exact, multiclass, primal, resident, shrink, streaming
+from llsvm.solvers import ball, dual_many, from_disk, multiclass, primal, resident, shrink, streaming
 
 
 class Solver(Protocol):
@@ -79,9 +79,9 @@ SOLVERS = {
     method.name: method
     for method in (
         Method("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
-               resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
+               resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming),
         Method("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
-               resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming),
+               resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming),
         Method("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
                many_in_memory=multiclass.CrammerSinger, many_streaming=multiclass.CrammerSingerStreaming),
         Method("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
@@ -89,12 +89,12 @@ SOLVERS = {
         Method("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks),
         Method("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, exact.Exact, many_streaming=dual_many.Streaming,
-               one_pass=shrink.OnePass, measure="change of the dual"),
+               "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming,
+               one_pass=shrink.HarshShrinking, measure="change of the dual"),
         Method("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
                False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),
         Method("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
-               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.Stream),
+               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.StreamSVM),
     )
 }
 

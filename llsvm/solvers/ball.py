@@ -112,7 +112,7 @@ class Machine:
         return w
 
 
-class Stream(OneVsRest):
+class StreamSVM(OneVsRest):
     """Visits every row of a stream once."""
 
     machine_type, reads_once = Machine, True

@@ -14,7 +14,7 @@ from llsvm.reader import DUAL
 from llsvm.solvers import newton
 from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
-from llsvm.solvers.exact import DEPTH, MARGIN, MENDING, MOST_VISITS, SWEEPS, VISITS
+from llsvm.solvers.from_disk import DEPTH, MARGIN, MENDING, MOST_VISITS, SWEEPS, VISITS
 from llsvm.solvers.one_vs_rest import OneVsRest
 from llsvm.solvers.streaming import WORTH_CERTIFYING
 from llsvm.solvers.together import half_square
@@ -86,7 +86,7 @@ class Machine(DualMachine):
         self._found = met.primal - met.dual
 
     def sweep(self, table, places, alphas, n_rows: int) -> None:
-        """Sweeps these of the rows of a group, which are its own active ones, as exact.py does; n_rows: of the data."""
+        """Sweeps these of the rows of a group, its own active ones, as from_disk.py does; n_rows: of the data."""
         rows, order, n_active = table.take(places), np.arange(len(places), dtype=np.int32), len(places)
         duals = self.duals_of(alphas)
         by_rows, inner = n_rows / max(1, self.n_wanted), self._config.inner
@@ -167,7 +167,7 @@ class Many(OneVsRest):
 
 class Streaming(Many):
     """Rows from disk: all problems visit a group of chunks while it is in memory; between passes each sweeps the rows
-    that are active in it. See exact.py and docs/out-of-core.md.
+    that are active in it. See from_disk.py and docs/out-of-core.md.
 
     Dual variables stand row by row. That one is active where its row was visited last is told by its sign.
     """

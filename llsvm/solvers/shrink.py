@@ -44,7 +44,7 @@ class Machine(DualMachine):
         self.done, self._dual_before = self.change <= tolerance, dual
 
 
-class OnePass(OneVsRest):
+class HarshShrinking(OneVsRest):
     """Trains on a stream; after its one pass, on the rows that are still active."""
 
     machine_type, reads_once = Machine, True

@@ -44,7 +44,7 @@ ALPHAS_TOGETHER = 1 << 15
 BESIDE = max(Extrapolation.ROW_BYTES, ROW.itemsize + DUAL.itemsize + 1) + Copies.ROW_BYTES
 
 
-class Exact(Streaming):
+class FromDisk(Streaming):
     """Sweeps the active rows between passes."""
 
     # The w of a sample of tall data, or that of Newton's method, and the loss of the rows that have got the alphas that
