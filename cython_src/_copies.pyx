@@ -50,7 +50,7 @@ cdef struct Entry:
 
 # What a row of a batch tells all threads: its step adds constant - slope * weight to the weight of the bias, but not
 # less than lowest and not more than highest.
-cdef struct Pull:
+cdef struct BiasStep:
     double constant
     double slope
     double lowest
@@ -59,8 +59,8 @@ cdef struct Pull:
 
 # Of one thread: its batches; the changes of alphas, times y, of the last one; that of the bias in the round; and what
 # came of its visits.
-cdef struct Desk:
-    Pull[SLOTS][BATCH] pulls
+cdef struct Member:
+    BiasStep[SLOTS][BATCH] bias_steps
     Entry[SLOTS][BATCH] batches
     double[BATCH] changes
     double bias_change
@@ -69,13 +69,13 @@ cdef struct Desk:
     int64_t[8] apart
 
 
-cdef struct Office:
+cdef struct Shared:
     Meeting meeting
     Plan plan
-    Desk[MOST_MEMBERS] desks
+    Member[MOST_MEMBERS] members
 
 
-OFFICE_BYTES, MOST_THREADS = sizeof(Office), MOST_MEMBERS
+SHARED_BYTES, MOST_THREADS = sizeof(Shared), MOST_MEMBERS
 
 
 cdef inline int64_t stretch_start(const Plan* plan, int64_t start, int64_t t) noexcept nogil:
@@ -87,15 +87,15 @@ cdef inline int64_t size_of_batch(const Plan* plan, int64_t start, int64_t t, in
     return max(<int64_t>0, min(<int64_t>BATCH, stretch_start(plan, start, t + 1) - first))
 
 
-cdef inline void foretell(const Visits* v, const Entry* entry, Pull* pull) noexcept nogil:
+cdef inline void foretell(const Visits* v, const Entry* entry, BiasStep* bias_step) noexcept nogil:
     cdef double y = v.codes[entry.code].y, U = v.codes[entry.code].U, d = v.codes[entry.code].d, Q, sway = y * v.bias
     cdef double down = sway * -entry.alpha, up = sway * (U - entry.alpha)
     Q = entry.square + d
     sway = sway / Q if Q > 0 else 0
-    pull.constant = sway * (1 - d * entry.alpha - y * entry.product)
-    pull.slope = sway * y * v.bias
-    pull.lowest = min(down, up)
-    pull.highest = max(down, up)
+    bias_step.constant = sway * (1 - d * entry.alpha - y * entry.product)
+    bias_step.slope = sway * y * v.bias
+    bias_step.lowest = min(down, up)
+    bias_step.highest = max(down, up)
 
 
 cdef inline void ask_for(const Visits* v, int64_t s, int64_t end, const value_t* kind) noexcept nogil:
@@ -115,10 +115,10 @@ cdef inline void ask_for(const Visits* v, int64_t s, int64_t end, const value_t*
 
 
 cdef inline void look(
-    const Plan* plan, Desk* desk, int64_t t, int64_t start, int64_t number, const value_t* kind
+    const Plan* plan, Member* member, int64_t t, int64_t start, int64_t number, const value_t* kind
 ) noexcept nogil:
     """A batch of thread t in the round that starts there: the products of its rows."""
-    cdef const Visits* v = &desk.v
+    cdef const Visits* v = &member.v
     cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, end = stretch_start(plan, start, t + 1), s, k
     cdef Entry* entry
     cdef const Row* row
@@ -126,13 +126,13 @@ cdef inline void look(
         s = first + k
         ask_for(v, s, end, kind)
         row = row_of(v, v.order[s])
-        entry = &desk.batches[number % SLOTS][k]
+        entry = &member.batches[number % SLOTS][k]
         entry.product = row_dot(v.w, row, kind)
         entry.alpha = dual_of(v, v.order[s]).alpha
         entry.square = square_of(v, row)
         entry.slot = v.order[s]
         entry.code = row.code
-        foretell(v, entry, &desk.pulls[number % SLOTS][k])
+        foretell(v, entry, &member.bias_steps[number % SLOTS][k])
 
 
 cdef inline double above_zero(double x) noexcept nogil:
@@ -140,28 +140,28 @@ cdef inline double above_zero(double x) noexcept nogil:
     return 0.5 * (x + fabs(x))
 
 
-cdef inline double pull_bias(const Pull* pull, double weight) noexcept nogil:
+cdef inline double step_of_bias(const BiasStep* bias_step, double weight) noexcept nogil:
     """Its weight after the step of a row."""
-    cdef double wanted = weight + pull.constant - pull.slope * weight
-    return min(max(wanted, weight + pull.lowest), weight + pull.highest)
+    cdef double wanted = weight + bias_step.constant - bias_step.slope * weight
+    return min(max(wanted, weight + bias_step.lowest), weight + bias_step.highest)
 
 
-cdef inline double follow_bias(const Pull* pulls, int64_t n, double weight) noexcept nogil:
+cdef inline double follow_bias(const BiasStep* bias_steps, int64_t n, double weight) noexcept nogil:
     """Its weight after the steps of n rows."""
     cdef int64_t k
     for k in range(n):
-        weight = pull_bias(&pulls[k], weight)
+        weight = step_of_bias(&bias_steps[k], weight)
     return weight
 
 
 cdef inline double decide(
-    const Plan* plan, Desk* desk, int64_t t, int64_t start, int64_t number, double weight
+    const Plan* plan, Member* member, int64_t t, int64_t start, int64_t number, double weight
 ) noexcept nogil:
     """The steps of a batch of thread t, before which the bias has this weight; returns that after them.
 
     As judge and best_alpha, but without branches: which rows need a step cannot be guessed.
     """
-    cdef Visits* v = &desk.v
+    cdef Visits* v = &member.v
     cdef const Entry* entry
     cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, steps = 0
     cdef double y, U, d, Q, G, old, new, change, slack, best, loss, projected
@@ -169,14 +169,14 @@ cdef inline double decide(
     cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
     cdef bint is_low, is_high, needs_step, leaves
     for k in range(size_of_batch(plan, start, t, number)):
-        entry = &desk.batches[number % SLOTS][k]
+        entry = &member.batches[number % SLOTS][k]
         old = entry.alpha
         y = v.codes[entry.code].y
         U = v.codes[entry.code].U
         d = v.codes[entry.code].d
         Q = entry.square + d
         G = y * (entry.product + weight * bias) - 1
-        weight = pull_bias(&desk.pulls[number % SLOTS][k], weight)
+        weight = step_of_bias(&member.bias_steps[number % SLOTS][k], weight)
         slack = above_zero(-G)
         best = min(U, slack / d) if d > 0 else U
         loss = best * (slack - 0.5 * d * best)
@@ -201,7 +201,7 @@ cdef inline double decide(
         change = new - old
         dual_of(v, entry.slot).gradient = <float>G
         dual_of(v, entry.slot).alpha = new
-        desk.changes[k] = change * y
+        member.changes[k] = change * y
         bias_change += change * y * bias
         sum_alpha += change
         sum_square += 0.5 * d * change * (new + old)
@@ -214,89 +214,89 @@ cdef inline double decide(
     v.steps += steps
     v.sum_alpha += sum_alpha
     v.sum_square += sum_square
-    desk.gain += gain
-    desk.bias_change += bias_change
+    member.gain += gain
+    member.bias_change += bias_change
     return weight
 
 
-cdef inline void add(const Desk* desk, int64_t number, int64_t n, const value_t* kind) noexcept nogil:
+cdef inline void add(const Member* member, int64_t number, int64_t n, const value_t* kind) noexcept nogil:
     """The steps of a batch to the copy of w."""
     cdef int64_t k
     for k in range(n):
-        if desk.changes[k] != 0:
-            row_axpy(desk.changes[k], row_of(&desk.v, desk.batches[number % SLOTS][k].slot), desk.v.w, kind)
+        if member.changes[k] != 0:
+            row_axpy(member.changes[k], row_of(&member.v, member.batches[number % SLOTS][k].slot), member.v.w, kind)
 
 
-cdef inline void merge(const Plan* plan, Office* office, int64_t t) noexcept nogil:
+cdef inline void merge(const Plan* plan, Shared* shared, int64_t t) noexcept nogil:
     """Adds the changes of all copies to the t-th part of w."""
     cdef int64_t f, u, first = plan.n_features * t // plan.n_threads, last = plan.n_features * (t + 1) // plan.n_threads
     cdef double* w = plan.w
-    cdef double* all = office.desks[0].v.w
+    cdef double* all = shared.members[0].v.w
     cdef const double* other
     for u in range(1, plan.n_threads - 1):
-        other = office.desks[u].v.w
+        other = shared.members[u].v.w
         for f in range(first, last):
             all[f] += other[f] - w[f]
-    other = office.desks[plan.n_threads - 1].v.w
+    other = shared.members[plan.n_threads - 1].v.w
     for f in range(first, last):
         w[f] = all[f] + (other[f] - w[f])
 
 
-cdef inline double change_of_bias(const Office* office) noexcept nogil:
+cdef inline double change_of_bias(const Shared* shared) noexcept nogil:
     """By the steps of a round."""
     cdef double change = 0
     cdef int64_t t
-    for t in range(office.plan.n_threads):
-        change += office.desks[t].bias_change
+    for t in range(shared.plan.n_threads):
+        change += shared.members[t].bias_change
     return change
 
 
-cdef inline void begin_round(const Plan* plan, Desk* desk) noexcept nogil:
-    memcpy(desk.v.w, plan.w, plan.n_features * sizeof(double))
-    desk.bias_change = 0
+cdef inline void begin_round(const Plan* plan, Member* member) noexcept nogil:
+    memcpy(member.v.w, plan.w, plan.n_features * sizeof(double))
+    member.bias_change = 0
 
 
 cdef inline void visit_round(
-    const Plan* plan, Office* office, int64_t me, int64_t last, int64_t start, double weight, const value_t* kind
+    const Plan* plan, Shared* shared, int64_t me, int64_t last, int64_t start, double weight, const value_t* kind
 ) noexcept nogil:
     """The stretches of the threads from `me` to before last, the bias having this weight at the start."""
     cdef int64_t n = plan.n_threads, t, b, size
     cdef int64_t n_batches = (stretch_start(plan, start, n) - stretch_start(plan, start, n - 1) + BATCH - 1) // BATCH
     for b in range(-1, n_batches):
         for t in range(me, last):
-            look(plan, &office.desks[t], t, start, b + 1, kind)
+            look(plan, &shared.members[t], t, start, b + 1, kind)
         if last - me < n:
-            meet(&office.meeting, me, n, 1)
+            meet(&shared.meeting, me, n, 1)
         if b < 0:
             continue
         for t in range(n):
             size = size_of_batch(plan, start, t, b)
             if me <= t < last:
-                weight = decide(plan, &office.desks[t], t, start, b, weight)
+                weight = decide(plan, &shared.members[t], t, start, b, weight)
             else:
-                weight = follow_bias(&office.desks[t].pulls[b % SLOTS][0], size, weight)
+                weight = follow_bias(&shared.members[t].bias_steps[b % SLOTS][0], size, weight)
         for t in range(me, last):
-            add(&office.desks[t], b, size_of_batch(plan, start, t, b), kind)
+            add(&shared.members[t], b, size_of_batch(plan, start, t, b), kind)
 
 
-cdef bint work(Plan* plan, Office* office, int64_t me, bint alone, const value_t* kind) noexcept nogil:
+cdef bint work(Plan* plan, Shared* shared, int64_t me, bint alone, const value_t* kind) noexcept nogil:
     """What thread `me` has to do; the first leads. Returns whether the others were there to the end."""
-    cdef Meeting* meeting = &office.meeting
+    cdef Meeting* meeting = &shared.meeting
     cdef int64_t n = plan.n_threads, start = plan.start, t, last
     cdef double weight = plan.weight
     while start < plan.end and not (me and meeting.dissolved):
         alone = alone or meeting.dissolved
         last = n if alone else me + 1
         for t in range(me, last):
-            begin_round(plan, &office.desks[t])
-        visit_round(plan, office, me, last, start, weight, kind)
+            begin_round(plan, &shared.members[t])
+        visit_round(plan, shared, me, last, start, weight, kind)
         if not alone:
             meet(meeting, me, n, 0)
             if not me:
                 meeting.dissolved = meeting.patience < 0
         for t in range(me, last):
-            merge(plan, office, t)
-        weight += change_of_bias(office)
+            merge(plan, shared, t)
+        weight += change_of_bias(shared)
         if not alone:
             meet(meeting, me, n, 0)
         start = stretch_start(plan, start, n)
@@ -318,25 +318,25 @@ cdef inline void add_up(Visits* all, const Visits* v) noexcept nogil:
 
 def convene(uint8_t[::1] memory, int64_t stretch, int64_t n_helpers):
     """Before a sweep: nobody has arrived. A thread has a stretch of so many rows a round; so many others will come."""
-    cdef Office* office = <Office*>&memory[0]
-    convene_meeting(&office.meeting)
-    office.plan.stretch = stretch
-    office.plan.n_helpers = n_helpers
+    cdef Shared* shared = <Shared*>&memory[0]
+    convene_meeting(&shared.meeting)
+    shared.plan.stretch = stretch
+    shared.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
     """Sends home who waits for a sweep that nobody leads."""
-    dismiss_meeting(&(<Office*>&memory[0]).meeting)
+    dismiss_meeting(&(<Shared*>&memory[0]).meeting)
 
 
 def help(uint8_t[::1] memory, const value_t[::1] kind):
     """What every other thread does while one sweeps."""
-    cdef Office* office = <Office*>&memory[0]
+    cdef Shared* shared = <Shared*>&memory[0]
     cdef int64_t me
     with nogil:
-        me = join(&office.meeting)
-        if begin_together(&office.meeting, me, 0) and me < office.plan.n_threads:
-            work(&office.plan, office, me, False, &kind[0])
+        me = join(&shared.meeting)
+        if begin_together(&shared.meeting, me, 0) and me < shared.plan.n_threads:
+            work(&shared.plan, shared, me, False, &kind[0])
 
 
 def sweep(
@@ -346,34 +346,34 @@ def sweep(
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
-    memory: OFFICE_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
+    memory: SHARED_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
     the order. If start is not 0 the sweep goes on, and so do the sums of its state. Returns whether the other threads
     were there to the end.
     """
-    cdef Office* office = <Office*>&memory[0]
+    cdef Shared* shared = <Shared*>&memory[0]
     cdef State* found = &state[0]
     cdef Visits all
     cdef int64_t t
     cdef bint helped
     begin(&all, rows, duals, order, w, codes, found)
-    office.plan.start = start
-    office.plan.end = end
-    office.plan.n_threads = copies.shape[0]
-    office.plan.n_features = copies.shape[1]
-    office.plan.w = &w[0]
-    office.plan.marks = &marks[0]
-    office.plan.weight = w[all.last_weight]
+    shared.plan.start = start
+    shared.plan.end = end
+    shared.plan.n_threads = copies.shape[0]
+    shared.plan.n_features = copies.shape[1]
+    shared.plan.w = &w[0]
+    shared.plan.marks = &marks[0]
+    shared.plan.weight = w[all.last_weight]
     for t in range(copies.shape[0]):
-        office.desks[t].v = all
-        office.desks[t].v.w = &copies[t, 0]
-        office.desks[t].gain = 0
+        shared.members[t].v = all
+        shared.members[t].v.w = &copies[t, 0]
+        shared.members[t].gain = 0
     with nogil:
-        helped = work(&office.plan, office, 0, not begin_together(&office.meeting, 0, office.plan.n_helpers), &kind[0])
-    w[all.last_weight] = office.plan.weight
+        helped = work(&shared.plan, shared, 0, not begin_together(&shared.meeting, 0, shared.plan.n_helpers), &kind[0])
+    w[all.last_weight] = shared.plan.weight
     found.expected = 0
     for t in range(copies.shape[0]):
-        add_up(&all, &office.desks[t].v)
-        found.expected += office.desks[t].gain
+        add_up(&all, &shared.members[t].v)
+        found.expected += shared.members[t].gain
     if start:
         go_on_from(&all, found)
     end_visits(&all, found)

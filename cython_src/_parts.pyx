@@ -63,25 +63,25 @@ cdef struct Plan:
 
 
 # Products of batches with one part of w.
-cdef struct Post:
+cdef struct Products:
     double[SLOTS][MOST] products
 
 
 # leave: the first goes on alone after that batch.
-cdef struct Crew:
+cdef struct Shared:
     Meeting meeting
     int64_t leave
     int64_t[7] apart
     Visits v
     Plan plan
-    Post[MOST_MEMBERS] posts
+    Products[MOST_MEMBERS] parts
 
 
-CREW_BYTES, MOST_THREADS = sizeof(Crew), MOST_MEMBERS
+SHARED_BYTES, MOST_THREADS = sizeof(Shared), MOST_MEMBERS
 
 
 # A row of a batch and the part of it that a thread has. Its duals are written by the first thread alone.
-cdef struct Seat:
+cdef struct BatchRow:
     const Row* row
     const void* index  # of dense rows: the number of the first feature
     const void* values
@@ -125,48 +125,48 @@ cdef inline int64_t number_width(const Row* row) noexcept nogil:
     return 0 if row.layout & COUNTED else (2 if row.layout & SHORT else 4)
 
 
-cdef inline void take(Seat* seat, int64_t first, int64_t last, const value_t* kind) noexcept nogil:
+cdef inline void take(BatchRow* batch_row, int64_t first, int64_t last, const value_t* kind) noexcept nogil:
     """The nonzeros first .. last-1 of the row."""
-    cdef const Row* row = seat.row
-    seat.layout = row.layout
-    seat.length = last - first
-    seat.index = <const void*>(first if row.layout & COUNTED else row.data + number_width(row) * first)
-    seat.values = row_values(row, kind) + (0 if row.layout & ONE_VALUE else first)
+    cdef const Row* row = batch_row.row
+    batch_row.layout = row.layout
+    batch_row.length = last - first
+    batch_row.index = <const void*>(first if row.layout & COUNTED else row.data + number_width(row) * first)
+    batch_row.values = row_values(row, kind) + (0 if row.layout & ONE_VALUE else first)
 
 
-cdef inline double seat_dot(const double* w, const Seat* seat, const value_t* kind) noexcept nogil:
-    cdef const value_t* values = <const value_t*>seat.values
-    cdef int64_t n = seat.length
-    if seat.layout == SHORT:
-        return sum_products(w, <const uint16_t*>seat.index, values, n)
-    if seat.layout == COUNTED:
+cdef inline double batch_row_dot(const double* w, const BatchRow* batch_row, const value_t* kind) noexcept nogil:
+    cdef const value_t* values = <const value_t*>batch_row.values
+    cdef int64_t n = batch_row.length
+    if batch_row.layout == SHORT:
+        return sum_products(w, <const uint16_t*>batch_row.index, values, n)
+    if batch_row.layout == COUNTED:
         if value_t is float:
-            return dense_dot_float(w + <int64_t>seat.index, values, n)
+            return dense_dot_float(w + <int64_t>batch_row.index, values, n)
         else:
-            return dense_dot_double(w + <int64_t>seat.index, values, n)
-    if not seat.layout & ONE_VALUE:
-        return sum_products(w, <const int32_t*>seat.index, values, n)
-    if seat.layout & SHORT:
-        return values[0] * sum_weights(w, <const uint16_t*>seat.index, n)
-    return values[0] * sum_weights(w, <const int32_t*>seat.index, n)
+            return dense_dot_double(w + <int64_t>batch_row.index, values, n)
+    if not batch_row.layout & ONE_VALUE:
+        return sum_products(w, <const int32_t*>batch_row.index, values, n)
+    if batch_row.layout & SHORT:
+        return values[0] * sum_weights(w, <const uint16_t*>batch_row.index, n)
+    return values[0] * sum_weights(w, <const int32_t*>batch_row.index, n)
 
 
-cdef inline void seat_axpy(const Seat* seat, double* w, const value_t* kind) noexcept nogil:
-    cdef const value_t* values = <const value_t*>seat.values
-    cdef int64_t n = seat.length
-    if seat.layout == SHORT:
-        add_products(seat.change, <const uint16_t*>seat.index, values, n, w)
-    elif seat.layout == COUNTED:
+cdef inline void batch_row_axpy(const BatchRow* batch_row, double* w, const value_t* kind) noexcept nogil:
+    cdef const value_t* values = <const value_t*>batch_row.values
+    cdef int64_t n = batch_row.length
+    if batch_row.layout == SHORT:
+        add_products(batch_row.change, <const uint16_t*>batch_row.index, values, n, w)
+    elif batch_row.layout == COUNTED:
         if value_t is float:
-            dense_axpy_float(seat.change, values, n, w + <int64_t>seat.index)
+            dense_axpy_float(batch_row.change, values, n, w + <int64_t>batch_row.index)
         else:
-            dense_axpy_double(seat.change, values, n, w + <int64_t>seat.index)
-    elif not seat.layout & ONE_VALUE:
-        add_products(seat.change, <const int32_t*>seat.index, values, n, w)
-    elif seat.layout & SHORT:
-        add_number(seat.change * values[0], <const uint16_t*>seat.index, n, w)
+            dense_axpy_double(batch_row.change, values, n, w + <int64_t>batch_row.index)
+    elif not batch_row.layout & ONE_VALUE:
+        add_products(batch_row.change, <const int32_t*>batch_row.index, values, n, w)
+    elif batch_row.layout & SHORT:
+        add_number(batch_row.change * values[0], <const uint16_t*>batch_row.index, n, w)
     else:
-        add_number(seat.change * values[0], <const int32_t*>seat.index, n, w)
+        add_number(batch_row.change * values[0], <const int32_t*>batch_row.index, n, w)
 
 
 cdef inline void ask_between(uint64_t address, int64_t first, int64_t last) noexcept nogil:
@@ -190,12 +190,13 @@ cdef inline int64_t size_of_batch(const Plan* plan, int64_t number) noexcept nog
 
 
 cdef inline void look(
-    const Visits* v, const Plan* plan, Seat* seats, Crew* crew, int64_t number, int64_t part, const value_t* kind
+    const Visits* v, const Plan* plan, BatchRow* batch_rows, Shared* shared, int64_t number, int64_t part,
+    const value_t* kind
 ) noexcept nogil:
     """Products of the rows of a batch with a part of w."""
     cdef int64_t s, k, start = plan.start + number * plan.together, ahead = plan.ahead
     cdef int64_t low = 256 * part // plan.n_parts, high = 256 * (part + 1) // plan.n_parts, last
-    cdef double* products = &crew.posts[part].products[number % SLOTS][0]
+    cdef double* products = &shared.parts[part].products[number % SLOTS][0]
     cdef const Row* row
     for k in range(size_of_batch(plan, number)):
         s = start + k
@@ -206,34 +207,34 @@ cdef inline void look(
         if s + ahead < plan.end:
             ask_for(row_of(v, v.order[s + ahead]), low, high, sizeof(value_t))
         row = row_of(v, v.order[s])
-        seats[k].row = row
-        seats[k].slot = v.order[s]
-        seats[k].code = row.code
-        seats[k].alpha = dual_of(v, v.order[s]).alpha
-        seats[k].square = square_of(v, row)
+        batch_rows[k].row = row
+        batch_rows[k].slot = v.order[s]
+        batch_rows[k].code = row.code
+        batch_rows[k].alpha = dual_of(v, v.order[s]).alpha
+        batch_rows[k].square = square_of(v, row)
         last = row.length if part + 1 == plan.n_parts else place_of(row, plan.cuts[part + 1])
-        take(&seats[k], place_of(row, plan.cuts[part]), last, kind)
-        products[k] = seat_dot(v.w, &seats[k], kind)
+        take(&batch_rows[k], place_of(row, plan.cuts[part]), last, kind)
+        products[k] = batch_row_dot(v.w, &batch_rows[k], kind)
 
 
 cdef inline void decide(
-    Visits* v, Plan* plan, Seat* seats, const Crew* crew, int64_t number, bint leading
+    Visits* v, Plan* plan, BatchRow* batch_rows, const Shared* shared, int64_t number, bint leading
 ) noexcept nogil:
     """The steps of the rows of a batch, one after the other; the leading thread writes down what becomes of them."""
     cdef int64_t k, part, start = plan.start + number * plan.together
     cdef double product, new, change, weight = plan.weight
     cdef Seen seen
-    cdef Seat* seat
+    cdef BatchRow* batch_row
     cdef int8_t mark
     for k in range(size_of_batch(plan, number)):
-        seat = &seats[k]
-        product = crew.posts[0].products[number % SLOTS][k]
+        batch_row = &batch_rows[k]
+        product = shared.parts[0].products[number % SLOTS][k]
         for part in range(1, plan.n_parts):
-            product += crew.posts[part].products[number % SLOTS][k]
-        mark = judge(v, seat.code, seat.alpha, product + weight * v.bias, &seen)
-        seat.change = 0
+            product += shared.parts[part].products[number % SLOTS][k]
+        mark = judge(v, batch_row.code, batch_row.alpha, product + weight * v.bias, &seen)
+        batch_row.change = 0
         if leading:
-            dual_of(v, seat.slot).gradient = <float>seen.gradient
+            dual_of(v, batch_row.slot).gradient = <float>seen.gradient
             v.gap += seen.gap
             v.visits += 1
             v.losses += seen.loss
@@ -242,68 +243,68 @@ cdef inline void decide(
         if leading:
             if plan.kept != start + k:
                 v.order[start + k] = v.order[plan.kept]
-                v.order[plan.kept] = seat.slot
+                v.order[plan.kept] = batch_row.slot
             plan.kept += 1
             v.highest = max(v.highest, seen.projected)
             v.lowest = min(v.lowest, seen.projected)
         if mark != STEP:
             continue
-        new = best_alpha(v, seat.alpha, seat.square, &seen)
-        change = new - seat.alpha
-        seat.change = change * seen.y
-        weight += seat.change * v.bias
+        new = best_alpha(v, batch_row.alpha, batch_row.square, &seen)
+        change = new - batch_row.alpha
+        batch_row.change = change * seen.y
+        weight += batch_row.change * v.bias
         if leading:
             v.steps += 1
-            dual_of(v, seat.slot).alpha = new
+            dual_of(v, batch_row.slot).alpha = new
             v.sum_alpha += change
-            v.sum_square += 0.5 * seen.d * change * (new + seat.alpha)
-            plan.gain -= change * (seen.gradient + 0.5 * (seat.square + seen.d) * change)
+            v.sum_square += 0.5 * seen.d * change * (new + batch_row.alpha)
+            plan.gain -= change * (seen.gradient + 0.5 * (batch_row.square + seen.d) * change)
     plan.weight = weight
 
 
-cdef inline void add(const Visits* v, Seat* seats, int64_t n, bint alone, const value_t* kind) noexcept nogil:
+cdef inline void add(const Visits* v, BatchRow* batch_rows, int64_t n, bint alone, const value_t* kind) noexcept nogil:
     cdef int64_t k
     for k in range(n):
-        if seats[k].change != 0:
+        if batch_rows[k].change != 0:
             if alone:
-                take(&seats[k], 0, seats[k].row.length, kind)
-            seat_axpy(&seats[k], v.w, kind)
+                take(&batch_rows[k], 0, batch_rows[k].row.length, kind)
+            batch_row_axpy(&batch_rows[k], v.w, kind)
 
 
 cdef inline void look_alone(
-    const Visits* v, const Plan* plan, Seat* seats, Crew* crew, int64_t number, const value_t* kind
+    const Visits* v, const Plan* plan, BatchRow* batch_rows, Shared* shared, int64_t number, const value_t* kind
 ) noexcept nogil:
     cdef int64_t part
     for part in range(plan.n_parts):
-        look(v, plan, seats, crew, number, part, kind)
+        look(v, plan, batch_rows, shared, number, part, kind)
 
 
-cdef bint work(Visits* v, Plan* plan, Crew* crew, int64_t me, bint alone, const value_t* kind) noexcept nogil:
+cdef bint work(Visits* v, Plan* plan, Shared* shared, int64_t me, bint alone, const value_t* kind) noexcept nogil:
     """What thread `me` has to do; the first leads. Returns whether the others were there to the end."""
-    cdef Seat[2][MOST] seats
+    cdef BatchRow[2][MOST] batch_rows
     cdef int64_t b = 0, n = plan.n_parts
     cdef bint helped = not alone
     if alone:
-        look_alone(v, plan, seats[0], crew, 0, kind)
+        look_alone(v, plan, batch_rows[0], shared, 0, kind)
     else:
-        look(v, plan, seats[0], crew, 0, me, kind)
-        meet(&crew.meeting, me, n, 1)
+        look(v, plan, batch_rows[0], shared, 0, me, kind)
+        meet(&shared.meeting, me, n, 1)
     while size_of_batch(plan, b):
         if alone:
-            look_alone(v, plan, seats[(b + 1) & 1], crew, b + 1, kind)
+            look_alone(v, plan, batch_rows[(b + 1) & 1], shared, b + 1, kind)
         else:
-            look(v, plan, seats[(b + 1) & 1], crew, b + 1, me, kind)
-            if not me and helped and crew.meeting.patience < 0:
+            look(v, plan, batch_rows[(b + 1) & 1], shared, b + 1, me, kind)
+            if not me and helped and shared.meeting.patience < 0:
                 helped = False
-                crew.leave = b + 1
-            meet(&crew.meeting, me, n, 1)
+                shared.leave = b + 1
+            meet(&shared.meeting, me, n, 1)
         if me:
-            decide(v, plan, seats[b & 1], crew, b, False)
+            decide(v, plan, batch_rows[b & 1], shared, b, False)
         else:
-            decide(v, plan, seats[b & 1], crew, b, True)
-        add(v, seats[b & 1], size_of_batch(plan, b), alone, kind)
-        if not alone and (size_of_batch(plan, b + 1) == 0 or crew.leave == b):
-            meet(&crew.meeting, me, n, 0)
+            decide(v, plan, batch_rows[b & 1], shared, b, True)
+        add(v, batch_rows[b & 1], size_of_batch(plan, b), alone, kind)
+        if not alone and (size_of_batch(plan, b + 1) == 0 or shared.leave == b):
+            meet(&shared.meeting, me, n, 0)
             if me:
                 break
             alone = True
@@ -313,30 +314,30 @@ cdef bint work(Visits* v, Plan* plan, Crew* crew, int64_t me, bint alone, const 
 
 def convene(uint8_t[::1] memory, int64_t together, int64_t n_helpers):
     """Before a sweep: nobody has arrived. So many rows are a batch; so many other threads will come."""
-    cdef Crew* crew = <Crew*>&memory[0]
-    convene_meeting(&crew.meeting)
-    crew.leave = NEVER
-    crew.plan.together = together
-    crew.plan.n_helpers = n_helpers
+    cdef Shared* shared = <Shared*>&memory[0]
+    convene_meeting(&shared.meeting)
+    shared.leave = NEVER
+    shared.plan.together = together
+    shared.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
     """Sends home who waits for a sweep that nobody leads."""
-    dismiss_meeting(&(<Crew*>&memory[0]).meeting)
+    dismiss_meeting(&(<Shared*>&memory[0]).meeting)
 
 
 def help(uint8_t[::1] memory, const value_t[::1] kind):
     """What every other thread does while one sweeps."""
-    cdef Crew* crew = <Crew*>&memory[0]
+    cdef Shared* shared = <Shared*>&memory[0]
     cdef Visits v
     cdef Plan plan
     cdef int64_t me
     with nogil:
-        me = join(&crew.meeting)
-        if begin_together(&crew.meeting, me, 0) and me < crew.plan.n_parts:
-            v = crew.v
-            plan = crew.plan
-            work(&v, &plan, crew, me, False, &kind[0])
+        me = join(&shared.meeting)
+        if begin_together(&shared.meeting, me, 0) and me < shared.plan.n_parts:
+            v = shared.v
+            plan = shared.plan
+            work(&v, &plan, shared, me, False, &kind[0])
 
 
 def sweep(
@@ -346,13 +347,13 @@ def sweep(
 ):
     """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
 
-    memory: CREW_BYTES, convened for every call. cuts: the first feature of each part, and one number behind the last.
+    memory: SHARED_BYTES, convened for every call. cuts: the first feature of each part, and one number behind the last.
     So many rows ahead are asked for. If start is not 0 the sweep goes on, and so do the sums of its state. Returns
     whether the other threads were there to the end.
     """
-    cdef Crew* crew = <Crew*>&memory[0]
-    cdef Visits* v = &crew.v
-    cdef Plan* plan = &crew.plan
+    cdef Shared* shared = <Shared*>&memory[0]
+    cdef Visits* v = &shared.v
+    cdef Plan* plan = &shared.plan
     cdef bint helped
     begin(v, rows, duals, order, w, codes, &state[0])
     plan.start = start
@@ -364,7 +365,7 @@ def sweep(
     plan.weight = w[v.last_weight]
     plan.gain = 0
     with nogil:
-        helped = work(v, plan, crew, 0, not begin_together(&crew.meeting, 0, plan.n_helpers), &kind[0])
+        helped = work(v, plan, shared, 0, not begin_together(&shared.meeting, 0, plan.n_helpers), &kind[0])
     w[v.last_weight] = plan.weight
     if start:
         go_on_from(v, &state[0])

@@ -20,7 +20,7 @@ class Copies(Together):
     def __init__(self, n_threads: int, row_bytes: float, n_features: int):
         n_threads = min(n_threads, _copies.MOST_THREADS)
         most = int(ROWS_BY_W * 8 * n_features / row_bytes)
-        super().__init__(_copies, n_threads, _copies.OFFICE_BYTES, FIRST_STRETCH, most, TRIAL * n_threads)
+        super().__init__(_copies, n_threads, _copies.SHARED_BYTES, FIRST_STRETCH, most, TRIAL * n_threads)
         self._copies, self._marks = np.empty((n_threads, n_features)), np.empty(0, np.int8)
 
     def prepare(self, table, slots: np.ndarray, w) -> tuple:

@@ -20,7 +20,7 @@ class Parts(Together):
 
     def __init__(self, n_threads: int, row_bytes: float):
         n_parts = max(2, min(n_threads, _parts.MOST_THREADS, int(row_bytes / PART_BYTES)))
-        super().__init__(_parts, n_parts, _parts.CREW_BYTES, FIRST_ROWS, MOST_ROWS, TRIAL)
+        super().__init__(_parts, n_parts, _parts.SHARED_BYTES, FIRST_ROWS, MOST_ROWS, TRIAL)
         self._ahead, self._cuts = int(min(ROWS_AHEAD, max(1, BYTES_AHEAD * n_parts / row_bytes))), None
 
     def prepare(self, table, slots: np.ndarray, w) -> tuple:
