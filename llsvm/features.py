@@ -6,9 +6,9 @@ import threading
 
 from llsvm import _features
 from llsvm.arrays import empty, touch, zeros
-from llsvm.core import DataError, UsageError
+from llsvm.core import DataError
 from llsvm.frames import FEATURE_LIMIT, IDS_A_FRAME
-from llsvm.memory import enough, format_size
+from llsvm.memory import format_size, too_small
 
 DIRECT_LIMIT = 1 << 24
 PART = 1 << 19  # entries of that table for which memory is found at once: a large page
@@ -113,9 +113,8 @@ class FeatureMap:
         rehashing = self._n_hashed >= len(self._hashed_ids) // 2
         needed = 2 * self.n_bytes if rehashing else self.n_bytes * 4 // 3
         if needed > self._memory:
-            size = format_size(self.n_bytes)
-            raise UsageError(f"--memory is too small: the ids of {self.n_features} features, so far, take {size}",
-                             f"at least --memory {enough(4 * needed + self._reserved)} is needed")
+            what = f"the ids of {self.n_features} features, so far, take {format_size(self.n_bytes)}"
+            raise too_small(0, what, 4 * needed + self._reserved, known=False)
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == self._first_of_last + len(self._known[-1]):

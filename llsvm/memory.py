@@ -153,6 +153,13 @@ def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2, beside: in
     return 8 * (n_features + 1) * (vectors * columns + 2) + (beside * columns if columns > 1 else 0)
 
 
+def too_small(memory: int, what: str, would_do: int, known: bool = True, or_else: str = "") -> UsageError:
+    """A budget in which `what` does not fit. would_do: bytes for arrays; known: whether these are all it takes."""
+    given, enough_of_it = f" {short_size(memory)}" * bool(memory), f"--memory {enough(would_do)}"
+    return UsageError(f"--memory{given} is too small: {what}",
+                      (f"{enough_of_it} would do" if known else f"at least {enough_of_it} is needed") + or_else)
+
+
 def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, beside: int = 0,
                   known: bool = True) -> None:
     """Refuses a budget in which the weights do not fit: of all features and classes, or, if these are not known, of
@@ -162,20 +169,15 @@ def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, 
         what = f"the weights of {n_features} features" + f" for {columns} classes" * (columns > 1)
         if 2 * beside * columns > needed:
             what = f"the problems of {columns} classes with {n_features} features each"
-        would_do = f"--memory {enough(2 * needed)}"
-        raise UsageError(
-            f"--memory {short_size(memory)} is too small: {what}"
-            f"{'' if known else ', so far,'} alone take {format_size(needed)}",
-            f"{would_do} would do" if known else f"at least {would_do} is needed",
-        )
+        what += f"{'' if known else ', so far,'} alone take {format_size(needed)}"
+        raise too_small(memory, what, 2 * needed, known)
 
 
 def room_beside(taken: int, memory: int, what: str) -> int:
     """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none."""
     left = working(memory) - taken
     if left < taken // 16:
-        raise UsageError(f"--memory {short_size(memory)} is too small: {what} take {format_size(taken)}",
-                         f"at least --memory {enough(taken + taken // 8)} is needed")
+        raise too_small(memory, f"{what} take {format_size(taken)}", taken + taken // 8, known=False)
     return left
 
 

@@ -7,9 +7,9 @@ import time
 import numpy as np
 
 from llsvm.alphas import Alphas
-from llsvm.core import Certificate, UsageError
+from llsvm.core import Certificate
 from llsvm.evaluate import total_loss
-from llsvm.memory import BUFFERS, enough, format_size, short_size, working
+from llsvm.memory import BUFFERS, format_size, too_small, working
 from llsvm.reader import DUAL, ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.solvers.dual_cd import DualCD
 from llsvm.solvers.together import half_square
@@ -81,11 +81,8 @@ class Streaming(DualCD):
         return self._smallest_group(arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize))
 
     def _refuse(self, needed: int) -> None:
-        raise UsageError(
-            f"--memory {short_size(self._config.memory)} is too small: the weights of {self.blocks.n_features} "
-            f"features and the rows to work on take {format_size(needed)} at least",
-            f"--memory {enough(needed)} would do" + self._other_way(),
-        )
+        what = f"the weights of {self.blocks.n_features} features and the rows to work on take {format_size(needed)}"
+        raise too_small(self._config.memory, f"{what} at least", needed, or_else=self._other_way())
 
     def _other_way(self) -> str:
         return ""
