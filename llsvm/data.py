@@ -17,13 +17,12 @@ from llsvm.features import FeatureMap
 from llsvm.options import Config, refuse_text_options
 from llsvm.scratch import Nameless
 from llsvm.sources import Raw, Source, open_sources, reserved_bytes, with_room
-from llsvm.stream import ResidentStream, SetStream, TextStream
+from llsvm.stream import READ_ON, ResidentStream, SetStream, TextStream
 from llsvm.text import Labels, scan_blocks, too_many_labels
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
 LONGEST_PATH = 4096
-READ_ON = 1 << 30  # bytes of text: as many are read only to say how much memory would do
 
 
 @contextmanager

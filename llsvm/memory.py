@@ -38,7 +38,8 @@ def parse_size(text: str) -> int:
 def parse_budget(text: str) -> int:
     """As parse_size, of --memory: bytes may be said, but hardly so few."""
     if (size := parse_size(text)) < MB and text.strip().isdigit():
-        raise UsageError(f"--memory {text} is {size} bytes", f"did you mean {text.strip()}M?")
+        hint = f"did you mean {text.strip()}M?" if size < MB // 8 else "a megabyte at least is usual: --memory 1M"
+        raise UsageError(f"--memory {text} is {size} bytes", hint)
     return size
 
 

@@ -56,11 +56,14 @@ def _say_what_was_raised(kind, error, trace) -> None:
 
 def _hear_of_lost_threads(raised) -> None:
     """A thread that had no memory to begin is none: whose it was (a method of it began) is told so."""
-    lost = getattr(getattr(raised.object, "__self__", None), "lost", None)
-    if lost and issubclass(raised.exc_type, MemoryError):
-        lost()
-    else:
-        sys.__unraisablehook__(raised)
+    try:
+        lost = getattr(getattr(raised.object, "__self__", None), "lost", None)
+        if lost and issubclass(raised.exc_type, MemoryError):
+            lost()
+        else:
+            sys.__unraisablehook__(raised)
+    except MemoryError:
+        pass
 
 
 def _open_standard_streams() -> None:

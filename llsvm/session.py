@@ -134,13 +134,15 @@ def train_model(
         console.line(_summary(outcome, config))
     elif not quiet:
         print_result(_summary(outcome, config), target)
+    unproved = strict and outcome.certificate is None and outcome.reason != "interrupted"
     missed = outcome.reason not in ("converged", "interrupted")
     doubts = [_shortfall(outcome, config)] if missed and (strict or not train.has_one_pass(config)) else []
+    doubts += [f"no certificate: {outcome.uncertified}"] if unproved and not missed else []
     doubts += [_distance(outcome, config)] if outcome.is_far else []
     if doubts:
         console.warn("; ".join(doubts))
     is_met = outcome.reason == "converged" and (not outcome.is_far or outcome.stats.gap <= config.tolerance)
-    return is_met, outcome.reason == "interrupted"
+    return is_met and not unproved, outcome.reason == "interrupted"
 
 
 def _distance(outcome: train.Outcome, config: train.Config) -> str:

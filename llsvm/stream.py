@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from llsvm.blockset import BlockSet
-from llsvm.core import DataError, Description
+from llsvm.core import DataError, Description, LlsvmError
 from llsvm.features import FeatureMap
 from llsvm.memory import BUFFERS
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
@@ -15,6 +15,7 @@ from llsvm.sources import open_sources, reserved_bytes
 from llsvm.text import Labels, scan_blocks, scan_bytes
 
 GROUP_SHARE = 0.06
+READ_ON = 1 << 30  # bytes of text: as many are read only to say how much memory would do
 
 
 class TextStream:
@@ -32,7 +33,7 @@ class TextStream:
         self.dtype, self.repeatable = np.dtype(precision), all(source.size is not None for source in sources)
         self._n_rows = self._n_nonzeros = self._bytes_before = 0
         self._square, self._read_before, self._scan_bytes = 0.0, None, 0
-        self.wait, self.progress = 0.0, _ignore
+        self.wait, self.progress, self._blocks = 0.0, _ignore, None
 
     labels = property(lambda self: self._labels.names)
     n_features = property(lambda self: self._features.n_features)
@@ -63,6 +64,20 @@ class TextStream:
         self._counts = np.array(self._labels.counts)
         self._read_before = [source.description() for source in self._sources]
 
+    def read_on(self) -> bool:
+        """Reads the rest of a file for its labels and ids alone, if that does not take long; True if they are known
+        now. Rows are of no use any more."""
+        rest = [READ_ON + 1 if source.size is None else source.size - source.position for source in self._sources]
+        if not self._blocks or sum(rest) > READ_ON:
+            return False
+        self._features.allow(2 * BUFFERS)  # of the floor: rows and weights are gone
+        try:
+            for _ in self._blocks:
+                pass
+        except LlsvmError:
+            return False
+        return True
+
     def stop(self) -> None:
         """No more will be read: what is known is known of the rows so far."""
         self.repeatable, self._counts = False, np.array(self._labels.counts)
@@ -87,6 +102,7 @@ class TextStream:
         arena = Arena(0, np.empty(0, ROW), self.dtype)
         blocks = scan_blocks(self._sources, self._labels, self._features, self._threads, zero_based=self._zero_based,
                              dtype=self.dtype, memory=self._memory)
+        self._blocks = blocks
         for number, block in enumerate(self._timed(blocks)):
             self.progress("reading", sum(source.position for source in self._sources), total)
             size = arena_bytes(block.n_rows, block.n_nonzeros, self.dtype.itemsize)

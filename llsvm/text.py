@@ -9,10 +9,12 @@ from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from llsvm import _text
 from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
 from llsvm.core import LINE_SHAPE, Block, DataError, label_fault, quoted
+from llsvm.memory import enough
 from llsvm.pool import Pool
 from llsvm.sources import Raw, Source
 
@@ -81,7 +83,7 @@ class Piece:
         elif len(self.text) < size:
             self.text.extend(bytes(size - len(self.text)))
 
-    def read(self, raw: Raw, start: int, size: int, longest_line: int) -> None:
+    def read(self, raw: Raw, start: int, size: int, longest_line: LongestLine) -> None:
         """The lines that begin in bytes [start, start + size) of a file, whole."""
         before = 1 if start else 0  # the byte before tells whether a line begins at start
         self.reserve(size + before + LINE_STEP)
@@ -99,8 +101,8 @@ class Piece:
             if more == 0:
                 self.text[end] = NEWLINE
                 end += 1
-            if end > longest_line + size:
-                raise line_too_long(raw.name, longest_line)
+            if end > longest_line.n_bytes + size:
+                raise longest_line.refusal(raw.name)
         self.size = end
 
     def scan(self) -> Piece:
@@ -195,7 +197,7 @@ def scan_pieces(
     threads = scan_threads(memory, threads)
     step = piece_size(memory, threads)
     free = [Piece(step, zero_based, dtype) for _ in range(threads + 2)]
-    longest_line = memory // (8 * len(free))  # all pieces may have one
+    longest_line = LongestLine(memory // (8 * len(free)), len(free))  # all pieces may have one
     waiting = deque()
 
     def work(piece: Piece, read) -> Piece:
@@ -236,7 +238,7 @@ def scan_pieces(
                 task.cancel()
 
 
-def _pieces(source: Source, free: list, step: int, longest_line: int):
+def _pieces(source: Source, free: list, step: int, longest_line: LongestLine):
     """Yields (piece, how to fill it on another thread), the latter None where it is filled already."""
     if not source.random_access:
         yield from ((piece, None) for piece in _cut(source, free, longest_line))
@@ -246,11 +248,19 @@ def _pieces(source: Source, free: list, step: int, longest_line: int):
         yield piece, partial(piece.read, source.raw, start, min(step, source.size - start), longest_line)
 
 
-def line_too_long(name: str, longest_line: int) -> DataError:
-    return DataError(f"{name}: a line is longer than {longest_line} bytes", "raise --memory, or lower --threads")
+class LongestLine(NamedTuple):
+    """How long a line may be where so many pieces have to have room."""
+
+    n_bytes: int
+    n_pieces: int
+
+    def refusal(self, name: str) -> DataError:
+        fewer = ", or --threads 1" if self.n_pieces > 3 else ""
+        return DataError(f"{name}: a line is longer than {self.n_bytes} bytes",
+                         f"at least --memory {enough(16 * self.n_pieces * self.n_bytes)} is needed{fewer}")
 
 
-def _cut(source: Source, free: list, longest_line: int):
+def _cut(source: Source, free: list, longest_line: LongestLine):
     """Fills free pieces with whole lines of the source; the last line gets the newline it may lack."""
     rest = b""
     ended, first = False, True
@@ -272,8 +282,8 @@ def _cut(source: Source, free: list, longest_line: int):
                 cut = piece.text.rfind(b"\n", 0, size) + 1
                 if ended or cut:
                     break
-                if size > longest_line:
-                    raise line_too_long(source.name, longest_line)
+                if size > longest_line.n_bytes:
+                    raise longest_line.refusal(source.name)
                 piece.text.extend(bytes(len(piece.text)))
         if ended and size > cut:
             piece.text[size : size + 1] = b"\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -89,12 +90,26 @@ class OneVsRest:
             columns = n_columns(len(self._stream.labels))
             check_vectors(self._stream.n_features, columns, self._config.memory, self.vectors, self.machine_bytes)
 
+    def _check_weights(self, known: bool) -> None:
+        stream = self._stream
+        columns = n_columns(len(stream.labels))
+        check_vectors(stream.n_features, columns, self._config.memory, self.vectors, self.machine_bytes, known)
+
+    def _checked(self, check: Callable):
+        """What check(known) returns; a budget that it refuses by what is known so far, by all labels and ids if they
+        can be known, so that what it names will do."""
+        try:
+            return check(self._stream.labels_known)
+        except UsageError:
+            if not self._stream.labels_known and self._stream.read_on():
+                check(True)
+            raise
+
     def _meet(self) -> None:
         """Fits the machines to the labels, features and norms known now."""
-        stream, config = self._stream, self._config
+        stream = self._stream
         labels = stream.labels
-        columns = n_columns(len(labels))
-        check_vectors(stream.n_features, columns, config.memory, self.vectors, self.machine_bytes, stream.labels_known)
+        self._checked(self._check_weights)
         if not self._machines:
             self._add_first()
         if len(labels) > 2 and len(self._machines) == 1:
@@ -152,11 +167,15 @@ class OneVsRest:
 
     def _room(self) -> int:
         """Bytes for anything beside weights and the rows that come by."""
+        return self._checked(self._room_now)
+
+    def _room_now(self, known: bool) -> int:
         config, stream = self._config, self._stream
-        n_features = max(stream.n_features, self._capacity)
-        weights = vector_bytes(n_features, len(self._machines), self.vectors, self.machine_bytes)
+        growing = 1 if stream.labels_known else ROOM_TO_GROW
+        n_features = max(int(growing * stream.n_features), self._capacity)
+        weights = vector_bytes(n_features, n_columns(len(stream.labels)), self.vectors, self.machine_bytes)
         taken = weights + stream.n_bytes + self._beside
-        so_far = "" if stream.labels_known else " so far"
+        so_far = "" if known else " so far"
         what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
         return room_beside(taken, config.memory, what)
 

@@ -112,6 +112,8 @@ def call(*words) -> Ended:
 
 def complaint(errors: str) -> str:
     """What no command may say, if it is there: of a traceback the exception and the last line of llsvm's in it."""
+    # Where memory does not even suffice to tell a thread so, Python says it beside the sentence.
+    errors = re.sub(r"Exception ignored in[^\n]*:[^\n]*\nMemoryError:? ?\n", "", errors)
     said = NEVER_SAID.search(errors)
     if not said:
         return ""
