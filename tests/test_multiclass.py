@@ -379,3 +379,11 @@ def test_what_every_class_takes_is_counted(run_in, tmp_path, solver):
     hint = re.search(r"--memory (\S+) (would do|is needed)", refused.stderr)[1]
     trained = measure_peak(run_in, tmp_path, *command, "--memory", hint, "data.txt", "model")
     assert trained.returncode == 0 and trained.peak <= promised(parse_size(hint))
+
+
+def test_a_refusal_keeps_the_promise_with_as_many_labels_as_there_may_be(run_in, tmp_path):
+    n = 65_000
+    (tmp_path / "data.txt").write_text("".join(f"{row % n} 1:1\n" for row in range(2 * n)))
+    assert run_in(tmp_path, "llsvm-split", "-q", "data.txt", "-o", "set").returncode == 0
+    refused = measure_peak(run_in, tmp_path, "llsvm-train", "-s", "dual-l2", "--memory", "1M", "set", "model")
+    assert refused.returncode == 2 and "65000 classes" in refused.stderr and refused.peak <= promised(1 << 20)
