@@ -17,11 +17,11 @@ Reading all bytes once: from disk means files that are not in the page cache, de
 
 import functools
 import os
-import re
 import sys
 import time
 from pathlib import Path
 
+import bench_costs
 import bench_growth
 import bench_predict
 import bench_report
@@ -30,18 +30,17 @@ import judging
 import limits
 import peers
 import reproducing
-import trials
 from bench_report import GAP, SLACK, Row, Side
+from bench_subject import Subject
 from figures import Panel
 
 LADDER = [f"{digit}e-{power}" for power in range(1, 7) for digit in (5, 3, 2, 1)]
 REFERENCE, LOOSE_GAP = "1e-5", "1e-2"
-ROUNDING = 1e-5  # our values are float32, the objective here is that of the text
 PATIENCE = 60
 SHORTEST = 1e-3  # of seconds that are a difference
 TIME_LIMIT, QUICK_LIMIT = 60, 10  # of -s block, which may take long
 SHARES = [1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2]
-PARTS = ["memory", "predict", "out-of-core", "block", "limit", "start-up", "growth"]
+PARTS = ["memory", "predict", "out-of-core", "block", "costs", "limit", "start-up", "growth"]
 SHAPES = ["text", "dense", "few", "trigram"]
 FEWER_FEATURES = {"trigram": ["--features", "1M"]}  # with --quick
 LIBLINEAR, LOADING, SPLIT = "LIBLINEAR train -s 3 -B 1", "LIBLINEAR's loading alone", "llsvm-split"
@@ -53,81 +52,6 @@ FITS = {
 PREDICTED, IN_MEMORY, TENTH = "predicted", "in memory", "memory for a tenth"
 DUAL, BLOCK, ON_DISK = "dual", "block", "on disk"
 BIASES = {"-1": "no bias, as in the paper", "1": "-B 1"}
-
-
-class Subject:
-    """One data file: its block set, the commands on it, and what their models are worth."""
-
-    def __init__(self, path, options, folder, judge, peer):
-        self.path, self.options, self.judge, self.peer = Path(path), options, judge, peer
-        self.name = self.path.name if str(path) in options.data else self.path.stem
-        self.folder = folder / f"of {self.name}"
-        self.folder.mkdir()
-        self.blocks = self.folder / f"{self.name}.blocks"
-        self.facts = peers.split(self.path, self.blocks, options)
-        self.tenth = peers.budget(self.facts)
-        self.rows, self.passes, self.points, self.primals, self.duals = [], [], {}, [], []
-
-    def __str__(self):
-        return (f"{self.path.stat().st_size / peers.MB:.0f} MB of text, {self.facts['rows']} rows, "
-                f"{self.facts['features']} features, {self.facts['nonzeros']} nonzeros")  # fmt: skip
-
-    def file(self, name, kind):
-        return self.folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.{kind}"
-
-    def train(self, name, data, *words, bias="1"):
-        log, model = self.file(name, "log"), self.file(name, "model")
-        words = [*peers.llsvm("llsvm-train", self.options), "-B", bias, "-c", str(self.options.cost), *words]
-        return peers.Command([*words, "--log", str(log), str(data), str(model)],
-                             own_clock=lambda _: peers.read_log(log)[-1]["seconds"])  # fmt: skip
-
-    def end(self, name):
-        """How the last run of this name ended; its dual value bounds every objective."""
-        end = peers.read_log(self.file(name, "log"))[-1]
-        self.duals.append(end["dual"])
-        return end
-
-    def primal(self, name):
-        """The objective of what must not be better than a certificate allows."""
-        self.primals.append(self.objective(name))
-        return self.primals[-1]
-
-    def objective(self, name):
-        """By NumPy, of a model file or of saved weights."""
-        weights = self.file(name, "npz")
-        judged, file = ((trials.objective_of_weights, weights) if weights.exists() else
-                        (judging.objective_of_file, self.file(name, "model")))  # fmt: skip
-        return self.judge(judged, str(self.path), file, self.options.cost)
-
-    def where(self, name):
-        """Where the rows were: in memory or on disk."""
-        return peers.read_log(self.file(name, "log"))[0]["data"]
-
-    @functools.cache  # noqa: B019
-    def primal_at(self, tolerance):
-        """The objective that ours logs, in memory from text, with this -e."""
-        peers.run(self.ours(tolerance))
-        return self.end(f"e {tolerance}")["primal"]
-
-    def ours(self, tolerance):
-        return self.train(f"e {tolerance}", self.path, "-s", "dual", "-e", tolerance)
-
-    def add(self, title, ours, theirs, target, note="", is_goal=True):
-        row = Row(title, ours, theirs, None if self.options.quick else target, note, is_goal)
-        self.rows.append(row)
-        judged = f", target {row.goal}: {row.verdict}" if row.verdict else ""
-        print(f"  {title}: {ours.seconds:.2f} s, ratio {row.value:.3f}{judged}", flush=True)
-
-    def check(self):
-        """No model may be better than a certificate allows."""
-        if self.primals and min(self.primals) < max(self.duals) * (1 - ROUNDING):
-            raise SystemExit(f"{self.name}: a model has the objective {min(self.primals)}, below the dual objective "
-                             f"{max(self.duals)}")  # fmt: skip
-
-    def curve(self, name):
-        """Certified gap by seconds of training, from the last run of this name."""
-        events = [event for event in peers.read_log(self.file(name, "log"))[1:] if event.get("certified")]
-        return [(event["seconds"], event["gap"]) for event in events]
 
 
 # --- the contests on one data file
@@ -276,7 +200,7 @@ def contest_start_up(options, folder):
 
 
 CONTESTS = {"memory": contest_in_memory, "predict": contest_predict, "out-of-core": contest_out_of_core,
-            "block": contest_block}  # fmt: skip
+            "block": contest_block, "costs": bench_costs.contest}  # fmt: skip
 
 
 def measure(subject):
