@@ -623,7 +623,8 @@ def test_many_classes_keep_the_promise_when_refused_and_with_the_memory_asked_fo
     finished = train_within(memory)
     assert finished.returncode == 2
     while finished.returncode:
-        asked_for = int(re.search(r"too small.*\nhint: (?:at least )?--memory (\d+)M (?:is needed|would do)", finished.stderr)[1])
+        hint = r"too small.*\nhint: (?:at least )?--memory (\d+)M (?:is needed|would do)"
+        asked_for = int(re.search(hint, finished.stderr)[1])
         assert asked_for > memory
         memory = asked_for
         finished = train_within(memory)
