@@ -21,84 +21,96 @@ One step makes the dual largest in all variables of one row, exactly, A = x_i.x_
         U = C_i at y_i, else 0
     WW  a^m = min(C_i, max(0, t^m - s)),  t^m = a^m + (1 - (w_{y_i} - w_m).x_i) / A + sum_n a^n,  s = sum_m a^m
 
-Only nonzero a are kept, as lists: head[place of the row] is its first node, nodes are (class, value, next).
+Only nonzero a are kept, as lists (_lists.pxd).
 """
+
+import numpy as np
 
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int32_t, int64_t
 
+from _lists cimport Node, put_first, set_free
 from _sparse cimport Ahead, Row, look_ahead, row_feature, row_values, value_mask, value_t
 
 
-# As multiclass.STATE. linear: the linear part of the dual; losses: met on the way; violation: the largest of a loop;
-# effort: values g computed; free: first node of the list of free ones, n_free: how many there are.
-cdef packed struct State:
+# bias: the value of the bias feature; weston: WW, else CS. linear: the linear part of the dual; losses: met on the way;
+# violation: the largest of a loop; effort: values g computed. A loop stands at order[place] of order[.. active-1].
+cdef struct State:
+    double bias
     double linear
     double losses
     double violation
     double effort
-    int64_t free
-    int64_t n_free
+    int64_t weston
+    int64_t place
+    int64_t active
 
 
-cdef packed struct Node:
-    double value
-    int32_t label
-    int32_t next
+cdef State _state
+STATE = np.asarray(<State[:1]>&_state).dtype
 
 
-STATE_BYTES, NODE_BYTES = sizeof(State), sizeof(Node)
+# W: of feature f and class m at f * k + m, that of the bias feature behind all others.
+cdef struct Weights:
+    double* W
+    int64_t k
+    double* of_bias
+    double bias
 
 
-cdef inline void dots(
-    const double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
-    double* scores
-) noexcept nogil:
+cdef inline Weights weights_of(const double[:, ::1] W, double bias) noexcept nogil:
+    cdef Weights weights
+    weights.W = <double*>&W[0, 0]  # which may be only read
+    weights.k = W.shape[1]
+    weights.of_bias = <double*>&W[W.shape[0] - 1, 0]
+    weights.bias = bias
+    return weights
+
+
+cdef inline void dots(const Weights* w, const Row* row, const value_t* kind, double* scores) noexcept nogil:
     """scores[m] = w_m.x for all m."""
-    cdef int64_t f, m, mask = value_mask(row)
+    cdef int64_t f, m, k = w.k, mask = value_mask(row)
     cdef const value_t* values = row_values(row, kind)
-    cdef const double* weights = W + last * k
-    cdef double value
+    cdef const double* weights = w.of_bias
+    cdef double value, bias = w.bias
     for m in range(k):
         scores[m] = bias * weights[m]
     for f in range(row.length):
-        weights = W + row_feature(row, f) * k
+        weights = w.W + row_feature(row, f) * k
         value = values[f & mask]
         for m in range(k):
             scores[m] += value * weights[m]
 
 
 cdef inline void dots_of(
-    const double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
-    const int32_t* classes, int64_t count, double* scores
+    const Weights* w, const Row* row, const value_t* kind, const int32_t* classes, int64_t count, double* scores
 ) noexcept nogil:
     """scores[m] = w_m.x for these m."""
-    cdef int64_t f, c, mask = value_mask(row)
+    cdef int64_t f, c, k = w.k, mask = value_mask(row)
     cdef const value_t* values = row_values(row, kind)
-    cdef const double* weights = W + last * k
+    cdef const double* weights = w.of_bias
     cdef double value
     for c in range(count):
-        scores[classes[c]] = bias * weights[classes[c]]
+        scores[classes[c]] = w.bias * weights[classes[c]]
     for f in range(row.length):
-        weights = W + row_feature(row, f) * k
+        weights = w.W + row_feature(row, f) * k
         value = values[f & mask]
         for c in range(count):
             scores[classes[c]] += value * weights[classes[c]]
 
 
 cdef inline void add_to(
-    double* W, int64_t k, const Row* row, const value_t* kind, double bias, int64_t last,
-    const int32_t* classes, int64_t count, const double* changes
+    const Weights* w, const Row* row, const value_t* kind, const int32_t* classes, int64_t count, const double* changes
 ) noexcept nogil:
     """w_m += changes[m] x for these m."""
-    cdef int64_t f, c, mask = value_mask(row)
+    cdef int64_t f, c, k = w.k, mask = value_mask(row)
     cdef const value_t* values = row_values(row, kind)
-    cdef double* weights = W + last * k
+    cdef double* weights = w.of_bias
     cdef double value
     for c in range(count):
-        weights[classes[c]] += changes[classes[c]] * bias
+        weights[classes[c]] += changes[classes[c]] * w.bias
     for f in range(row.length):
-        weights = W + row_feature(row, f) * k
+        weights = w.W + row_feature(row, f) * k
         value = values[f & mask]
         for c in range(count):
             weights[classes[c]] += changes[classes[c]] * value
@@ -215,46 +227,33 @@ cdef inline bint is_settled(
 
 
 cdef inline void store(
-    int32_t slot, int32_t[::1] head, Node[::1] nodes, State* state, double* alphas, const int32_t* classes,
-    int64_t count
+    Node* nodes, int32_t* head, double* alphas, const int32_t* classes, int64_t count
 ) noexcept nogil:
     """Makes a list of the nonzero alphas of a row, which are among these classes (some twice), and sets them to 0."""
-    cdef int32_t node = head[slot], following
     cdef int64_t c
-    while node >= 0:
-        following = nodes[node].next
-        nodes[node].next = <int32_t>state.free
-        state.free = node
-        state.n_free += 1
-        node = following
-    head[slot] = -1
+    set_free(nodes, head)
     for c in range(count):
         if alphas[classes[c]] != 0:
-            node = <int32_t>state.free
-            state.free = nodes[node].next
-            state.n_free -= 1
-            nodes[node].value = alphas[classes[c]]
-            nodes[node].label = classes[c]
-            nodes[node].next = head[slot]
-            head[slot] = node
+            put_first(nodes, head, classes[c], alphas[classes[c]])
             alphas[classes[c]] = 0
 
 
 def loop(
-    const Row[:] rows, int32_t[::1] order, int64_t start, int64_t active, double[:, ::1] W, int32_t[::1] head,
-    Node[::1] nodes, State[::1] states, double bias, const double[::1] costs, bint weston, bint full, int64_t most,
-    double[:, ::1] numbers, int32_t[:, ::1] classes, const value_t[::1] kind
+    const Row[:] rows, int32_t[::1] order, double[:, ::1] W, int32_t[::1] head, Node[::1] nodes, State[::1] states,
+    const double[::1] costs, bint full, int64_t most, double[:, ::1] numbers, int32_t[:, ::1] classes,
+    const value_t[::1] kind
 ):
-    """Visits rows[order[start .. active-1]], changing W, head, nodes and the state.
+    """Visits rows[order[state.place .. state.active-1]], changing W, head, nodes and the state.
 
     costs[m] is C of class m. full: all classes of all rows, else those with nonzero alphas (WW: with free ones), and
     rows that need no more visits leave the first `active` entries of order. numbers: zeros (3, k), and classes (2, 2 k
     + 1), for work. Stops where fewer than 2 k nodes are free, and after `most` visits. kind is any array of the value
-    type. Returns (the place it stopped at, the new number of active rows).
+    type. Returns whether all have been visited.
     """
     cdef State* state = &states[0]
     cdef const Row* row
-    cdef int64_t s = start, k = W.shape[1], last = W.shape[0] - 1, c, count, listed, changed
+    cdef Weights w = weights_of(W, state.bias)
+    cdef int64_t s = state.place, active = state.active, k = W.shape[1], c, count, listed, changed
     cdef int32_t slot, y, m, node
     cdef double A, C, violation, change, total
     cdef double* scores = &numbers[0, 0]
@@ -263,20 +262,20 @@ def loop(
     cdef int32_t* chosen = &classes[0, 0]
     cdef int32_t* listed_classes = &classes[1, 0]
     cdef int32_t* moved
-    cdef bint settled
+    cdef bint settled, weston = state.weston
     cdef Ahead ahead = [0, 0]
     with nogil:
-        while s < active and state.n_free >= 2 * k and most > 0:
+        while s < active and nodes[0].label >= 2 * k and most > 0:
             most -= 1
             look_ahead(&ahead, &rows[0], rows.strides[0], &order[0], s, active, sizeof(value_t))
             slot = order[s]
             row = &rows[slot]
             y = row.code
             C = costs[y]
-            A = <double>row.norm * row.norm + bias * bias
+            A = <double>row.norm * row.norm + w.bias * w.bias
             listed = 0
             node = head[slot]
-            while node >= 0:
+            while node:
                 alphas[nodes[node].label] = nodes[node].value
                 listed_classes[listed] = nodes[node].label
                 listed += 1
@@ -286,7 +285,7 @@ def loop(
                 for c in range(k):
                     chosen[c] = <int32_t>c
                 count = k
-                dots(&W[0, 0], k, row, &kind[0], bias, last, scores)
+                dots(&w, row, &kind[0], scores)
                 state.losses += C * row_loss(scores, k, y, weston)
             else:
                 for c in range(listed):
@@ -296,7 +295,7 @@ def loop(
                 if weston:
                     chosen[count] = y
                     count += 1
-                dots_of(&W[0, 0], k, row, &kind[0], bias, last, chosen, count, scores)
+                dots_of(&w, row, &kind[0], chosen, count, scores)
             state.effort += count
             if A <= 0:
                 violation = solve_empty(C, y, chosen, count, alphas, new, weston)
@@ -326,8 +325,8 @@ def loop(
                 if weston:
                     new[y] = total
                     moved[changed] = y
-                add_to(&W[0, 0], k, row, &kind[0], bias, last, moved, changed + weston, new)
-                store(slot, head, nodes, state, alphas, listed_classes, listed + changed)
+                add_to(&w, row, &kind[0], moved, changed + weston, new)
+                store(&nodes[0], &head[slot], alphas, listed_classes, listed + changed)
             else:
                 for c in range(listed):
                     alphas[listed_classes[c]] = 0
@@ -337,7 +336,9 @@ def loop(
                 order[active] = slot
             else:
                 s += 1
-    return s, active
+    state.place = s
+    state.active = active
+    return s == active
 
 
 cdef inline double solve_empty(
@@ -374,12 +375,11 @@ def losses(
     """sum_i C_i loss_i over rows; scores: k numbers, for work."""
     cdef int64_t r, k = W.shape[1]
     cdef double total = 0
-    cdef const Row* row
+    cdef Weights w = weights_of(W, bias)
     with nogil:
         for r in range(rows.shape[0]):
-            row = &rows[r]
-            dots(&W[0, 0], k, row, &kind[0], bias, W.shape[0] - 1, &scores[0])
-            total += costs[row.code] * row_loss(&scores[0], k, row.code, weston)
+            dots(&w, &rows[r], &kind[0], &scores[0])
+            total += costs[rows[r].code] * row_loss(&scores[0], k, rows[r].code, weston)
     return total
 
 
@@ -398,7 +398,7 @@ def chosen_rows(
             n_nonzero = 0
             free = False
             C = costs[rows[r].code]
-            while node >= 0:
+            while node:
                 a = fabs(nodes[node].value)
                 free = free or a < C
                 n_nonzero += 1
@@ -407,45 +407,3 @@ def chosen_rows(
                 order[n] = <int32_t>r
                 n += 1
     return n
-
-
-def pack(
-    const int32_t[::1] head, const Node[::1] nodes, int32_t[::1] counts, int32_t[::1] labels, double[::1] values
-):
-    """The lists of rows one behind the other: how many nonzero alphas each has, their classes and values. Returns how
-    many there are in all, which is all that is found out where labels is empty."""
-    cdef int64_t r, n = 0
-    cdef int32_t node
-    with nogil:
-        for r in range(head.shape[0]):
-            counts[r] = 0
-            node = head[r]
-            while node >= 0:
-                if labels.shape[0]:
-                    labels[n] = nodes[node].label
-                    values[n] = nodes[node].value
-                counts[r] += 1
-                n += 1
-                node = nodes[node].next
-    return n
-
-
-def unpack(
-    const int32_t[::1] counts, const int32_t[::1] labels, const double[::1] values, int32_t[::1] head, Node[::1] nodes,
-    State[::1] states
-):
-    """The opposite of pack, for rows without lists; there must be free nodes enough."""
-    cdef State* state = &states[0]
-    cdef int64_t r, k, n = 0
-    cdef int32_t node
-    with nogil:
-        for r in range(head.shape[0]):
-            n += counts[r]
-            for k in range(n - 1, n - counts[r] - 1, -1):
-                node = <int32_t>state.free
-                state.free = nodes[node].next
-                state.n_free -= 1
-                nodes[node].label = labels[k]
-                nodes[node].value = values[k]
-                nodes[node].next = head[r]
-                head[r] = node

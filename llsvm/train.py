@@ -65,20 +65,21 @@ def problems_of(description: Description, config: Config) -> list[Problem]:
     return pose(list(positives), labels, config, config.method.squared_loss, float(bias), description.label_counts)
 
 
-def start(data, config: Config):
-    """The solver object for this data: resident, streaming, or a stream."""
-    solver = config.method
+def start(data, config: Config, states: list | None = None):
+    """The solver object for this data: resident, streaming, or a stream. states: those of another one for such data,
+    from which training goes on."""
+    solver, given = config.method, {} if states is None else {"states": states}
     if solver.one_pass and not config.exact:
-        return solver.one_pass(data, config, solver.squared_loss)
+        return solver.one_pass(data, config, solver.squared_loss, **given)
     resident = isinstance(data, reader.Resident)
     if resident and solver.in_memory:
-        return solver.in_memory(problems_of(data.description, config), config, data)
+        return solver.in_memory(problems_of(data.description, config), config, data, **given)
     if len(data.description.labels) > 2 or not solver.streaming:
         build = solver.many_in_memory if resident else solver.many_streaming
         return build(as_stream(data, config, whole_blocks=not may_be_resident(solver, config)), config,
-                     solver.squared_loss)  # fmt: skip
+                     solver.squared_loss, **given)  # fmt: skip
     [problem] = problems_of(data.description, config)
-    return solver.streaming(problem, config, data)
+    return solver.streaming(problem, config, data, **given)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:

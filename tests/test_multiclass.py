@@ -29,7 +29,7 @@ from llsvm import train
 from llsvm.core import DataError
 from llsvm.evaluate import Predictor
 from llsvm.memory import parse_size, promised
-from llsvm.solvers.multiclass import Lists
+from llsvm.solvers.lists import Lists
 
 LARGE = 1 << 30
 EXACT = ["dual", "dual-l2", "block", "cs", "ww"]

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from llsvm import _multiclass
 from llsvm.active import ActiveRows
-from llsvm.alphas import Packed
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, label_order, look_at_end, quoted
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
 from llsvm.problem import Best
 from llsvm.reader import shuffle
+from llsvm.solvers.lists import PackedAlphas, SparseAlphas
 
-STATE = np.dtype([*((name, np.float64) for name in ("linear", "losses", "violation", "effort")),
-                  ("free", np.int64), ("n_free", np.int64)])  # fmt: skip
-NODE = np.dtype([("value", np.float64), ("label", np.int32), ("next", np.int32)])
-assert STATE.itemsize == _multiclass.STATE_BYTES and NODE.itemsize == _multiclass.NODE_BYTES
 SHARES, SMALLEST_SHARE = 16, 1 << 18
 FIRST_VIOLATION, COOLING = 1.0, 0.1
 # Loops over the active rows end after this many full ones' worth of work.
 MOST_EFFORT = 2.0
 VISITED_TOGETHER = 1 << 20  # rows by classes, after which the time is looked at
 WORTH_CERTIFYING = 20
-ROOM_TO_GROW = 1.5
 # From disk: rounds over the active rows after a pass, and by how many loops in all, or full ones' worth of work, they
 # grow from pass to pass, for so many passes (docs/lab/multiclass.md).
 ROUNDS, LOOPS, FULL_LOOPS, GROWTH = 4, 2.5, 0.25, 48
@@ -36,231 +31,193 @@ ROUNDS, LOOPS, FULL_LOOPS, GROWTH = 4, 2.5, 0.25, 48
 ROW_BYTES, NODE_BYTES, ACTIVE_NODE_BYTES = 64, 28, 64
 
 
-class Lists(NamedTuple):
-    """The nonzero alphas of rows one behind the other: how many each row has, their classes and values."""
+@dataclass(frozen=True)
+class DirectProblem:
+    """One problem of all classes; columns of W are classes in the order of their codes. costs: C of each class;
+    loss_at_zero = P(0)."""
 
-    counts: np.ndarray
-    labels: np.ndarray
-    values: np.ndarray
+    weston: bool
+    costs: np.ndarray
+    bias: float
+    loss_at_zero: float
 
     @classmethod
-    def from_bytes(cls, data: bytes, n_rows: int) -> Lists:
-        if not data:
-            return cls(np.zeros(n_rows, np.int32), np.empty(0, np.int32), np.empty(0))
-        n = (len(data) - 4 * n_rows) // 12
-        numbers = np.frombuffer(data, np.int32, offset=8 * n)
-        return cls(numbers[:n_rows], numbers[n_rows:], np.frombuffer(data, np.float64, n))
-
-    def to_bytes(self) -> bytes:
-        return b"".join(part.tobytes() for part in (self.values, self.counts, self.labels)) if len(self.values) else b""
-
-    def part(self, rows: np.ndarray) -> Lists:
-        """Of these rows, which rise."""
-        if len(rows) == len(self.counts):
-            return self
-        wanted = self._entries(rows)
-        return Lists(self.counts[rows], self.labels[wanted], self.values[wanted])
-
-    def replaced(self, rows: np.ndarray, part: Lists) -> Lists:
-        """With other alphas for these rows."""
-        if len(rows) == len(self.counts):
-            return part
-        counts, n = self.counts.copy(), len(self.values) + len(part.values) - int(self.counts[rows].sum())
-        counts[rows] = part.counts
-        lists = Lists(counts, np.empty(n, np.int32), np.empty(n))
-        before, after = self._entries(rows), lists._entries(rows)
-        for new, replacing, old in zip(lists[1:], part[1:], self[1:], strict=True):
-            new[after], new[~after] = replacing, old[~before]
-        return lists
-
-    def _entries(self, rows) -> np.ndarray:
-        is_wanted = np.zeros(len(self.counts), bool)
-        is_wanted[rows] = True
-        return np.repeat(is_wanted, self.counts)
-
-
-class SparseAlphas:
-    """The nonzero dual variables of rows, a list each."""
-
-    def __init__(self, n_rows: int, n_classes: int, state: np.ndarray):
-        self.head, self.nodes, self._state = np.full(n_rows, -1, np.int32), np.empty(0, NODE), state
-        self._n_classes = n_classes
-        state["free"], state["n_free"] = -1, 0
-        self.grow()
-
-    def grow(self) -> None:
-        """In place: no copy stands beside it."""
-        before = len(self.nodes)
-        after = min(before + self._more(), self.most_nodes)
-        self.nodes.resize(after, refcheck=False)
-        self.nodes["next"][before:after] = np.arange(before + 1, after + 1)
-        self.nodes["next"][-1] = self._state["free"][0]
-        self._state["free"] = before
-        self._state["n_free"] += after - before
-
-    @property
-    def is_full(self) -> bool:
-        return bool(self._state["n_free"][0] < 2 * self._n_classes)
-
-    @property
-    def most_nodes(self) -> int:
-        """A visit needs two free ones a class."""
-        return (len(self.head) + 3) * self._n_classes
-
-    def unpack(self, start: int, lists: Lists) -> None:
-        """Gives the rows from this one on, which have none yet, their alphas."""
-        while self._state["n_free"][0] < len(lists.values):
-            self.grow()
-        _multiclass.unpack(*lists, self.head[start : start + len(lists.counts)], self.nodes, self._state)
-
-    def pack(self, start: int, end: int) -> Lists:
-        """Those of rows start to end."""
-        head, counts = self.head[start:end], np.empty(end - start, np.int32)
-        n = _multiclass.pack(head, self.nodes, counts, np.empty(0, np.int32), np.empty(0))
-        lists = Lists(counts, np.empty(n, np.int32), np.empty(n))
-        if n:
-            _multiclass.pack(head, self.nodes, *lists)
-        return lists
-
-    def _more(self) -> int:
-        return max(4 * self._n_classes, len(self.head), int((ROOM_TO_GROW - 1) * len(self.nodes)))
-
-
-class Direct:
-    """What both formulations share; `weston` is which. Columns of W are classes in the order of their codes."""
-
-    weston, reads_once, vectors, deadline = False, False, 3, NEVER
-
-    def __init__(self, stream, config, squared_loss: bool = False):
-        self._stream, self._config = stream, config
-        self._pool = Pool(config.threads)
-        self._kind, self._state = np.zeros(1, stream.dtype), np.zeros(1, STATE)
-        self._n_classes, self.notes = len(stream.labels), []
-        if self._n_classes < 2:
-            raise DataError(f"only one class in the data: every label is {quoted(stream.labels[0])}",
+    def of(cls, weston: bool, stream, config) -> DirectProblem:
+        labels, counts = stream.labels, stream.description.label_counts
+        if len(labels) < 2:
+            raise DataError(f"only one class in the data: every label is {quoted(labels[0])}",
                             "a classifier needs two")
-        check_vectors(stream.n_features, self._n_classes, config.memory, self.vectors)
-        self.W = np.zeros((stream.n_features + 1, self._n_classes))
-        self._numbers, self._classes = np.zeros((3, self._n_classes)), np.zeros((2, 2 * self._n_classes + 1), np.int32)
-        self._costs = self._class_costs()
-        self._best, self.best_w, self.certificates, self.uncertified = Best(), None, [], ""
-        self.compute, self._counter, self._number = 0.0, 0, 0
-        self._visits_together = max(1, VISITED_TOGETHER // self._n_classes)
-
-    bytes_read = property(lambda self: self._stream.bytes_read)
-    wait = property(lambda self: self._stream.wait)
+        weights = np.array([config.weights.get(label, 1.0) for label in labels])
+        if config.balanced:
+            weights = weights * counts.sum() / (len(labels) * counts)
+        costs, bias = config.C * weights, stream.largest_norm if config.bias is None else max(config.bias, 0.0)
+        return cls(weston, costs, bias, math.fsum(costs * counts) * (len(labels) - 1 if weston else 1))
 
     @property
-    def bias(self) -> float:
-        return self._stream.largest_norm if self._config.bias is None else max(self._config.bias, 0.0)
+    def n_classes(self) -> int:
+        return len(self.costs)
+
+    def loss(self, rows, W, kind, run, deadline) -> float:
+        """Of these rows at W. run: map, or that of a pool."""
+        n_shares = min(SHARES, 1 + int(rows["length"].sum()) * self.n_classes // SMALLEST_SHARE)
+        shares = [share for share in np.array_split(rows, n_shares) if len(share)]
+
+        def loss(share):
+            scores = np.empty(self.n_classes)
+            if deadline.passed:
+                return 0.0
+            return _multiclass.losses(share, W, self.bias, self.costs, self.weston, scores, kind)
+
+        total = sum((run if len(shares) > 1 else map)(loss, shares))
+        deadline.check()
+        return total
+
+
+def half_square(W: np.ndarray) -> float:
+    return 0.5 * dot(W.reshape(-1), W.reshape(-1))
+
+
+class State:
+    """All that training changes: W; sums, what loops have found (State in _multiclass.pyx); the counter of the shuffles
+    so far, and the passes; the violation to which active rows are looped over; what the last pass found; the best
+    certified W; and the alphas, by slot beside the order of visits, or by chunk.
+    """
+
+    def __init__(self, problem: DirectProblem, n_features: int, alphas, n_rows: int = 0):
+        self.W, self.sums = np.zeros((n_features + 1, problem.n_classes)), np.zeros(1, _multiclass.STATE)
+        self.sums["bias"], self.sums["weston"] = problem.bias, problem.weston
+        self.alphas, self.order = alphas, np.arange(n_rows, dtype=np.int32)
+        self.best, self.counter, self.n_passes = Best(), 0, 0
+        self.violation, self.found, self.estimate = FIRST_VIOLATION, 0.0, np.inf
 
     @property
     def dual(self) -> float:
-        return float(self._state["linear"][0]) - self._square(self.W)
+        return self["linear"] - half_square(self.W)
 
-    @staticmethod
-    def _square(W) -> float:
-        return 0.5 * dot(W.reshape(-1), W.reshape(-1))
+    def cool(self) -> None:
+        """After a pass: to less than what it found."""
+        while self.violation >= self.found > 0:
+            self.violation *= COOLING
 
-    def _class_costs(self) -> np.ndarray:
-        config, labels = self._config, self._stream.labels
-        weights = np.array([config.weights.get(label, 1.0) for label in labels])
-        if config.balanced:
-            counts = self._stream.description.label_counts
-            weights = weights * counts.sum() / (len(labels) * counts)
-        return config.C * weights
+    def __getitem__(self, name: str) -> float:
+        """Of the sums."""
+        return float(self.sums[name][0])
+
+
+class Loops:
+    """Visits of rows, which change a State."""
+
+    def __init__(self, problem: DirectProblem, state: State, seed: int, kind, deadline):
+        self._problem, self._state, self._seed, self._kind, self._deadline = problem, state, seed, kind, deadline
+        n_classes = problem.n_classes
+        self._work = np.zeros((3, n_classes)), np.zeros((2, 2 * n_classes + 1), np.int32)
+        self._most = max(1, VISITED_TOGETHER // n_classes)
+
+    def full(self, rows, order, alphas: SparseAlphas) -> float:
+        """One visit of rows[order], all classes of each; returns the largest violation."""
+        self._loop(rows, order, len(order), alphas, full=True)
+        return self._state["violation"]
+
+    def choose(self, rows, alphas: SparseAlphas, order) -> int:
+        """The slots of the active rows, into order; returns how many there are."""
+        problem = self._problem
+        return _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, problem.costs, problem.weston, order)
+
+    def active(self, rows, order, alphas: SparseAlphas, violation: float, most_effort: float) -> None:
+        """Loops over the active rows until none violates more, or for so many values computed."""
+        n_active, before = self.choose(rows, alphas, order), self._state["effort"]
+        while n_active and self._state["effort"] - before < most_effort:
+            n_active = self._loop(rows, order, n_active, alphas, full=False)
+            self._deadline.check()
+            if self._state["violation"] <= violation:
+                break
+
+    def _loop(self, rows, order, n_active: int, alphas: SparseAlphas, full: bool) -> int:
+        """One visit of rows[order[:n_active]] in random order; returns how many of them stay active."""
+        state, costs = self._state, self._problem.costs
+        state.counter += 1
+        shuffle(order, n_active, self._seed, state.counter)
+        state.sums["violation"], state.sums["place"], state.sums["active"] = 0.0, 0, n_active
+        while not _multiclass.loop(rows, order, state.W, alphas.head, alphas.nodes, state.sums, costs, full, self._most,
+                                   *self._work, self._kind):  # fmt: skip
+            self._deadline.check()
+            if alphas.n_free < 2 * len(costs):
+                alphas.grow()
+        return int(state.sums["active"][0])
+
+
+class Direct:
+    """What both formulations share, in memory and from disk; `weston` is which."""
+
+    weston, reads_once, vectors, deadline = False, False, 3, NEVER
+
+    def __init__(self, stream, config, squared_loss: bool = False, states: list[State] | None = None):
+        self._stream, self._config, self._kind = stream, config, np.zeros(1, stream.dtype)
+        self._pool, self._problem = Pool(config.threads), DirectProblem.of(self.weston, stream, config)
+        check_vectors(stream.n_features, self._problem.n_classes, config.memory, self.vectors)
+        [self.state] = states or [self._new_state()]
+        self.notes, self.best_w, self.certificates, self.uncertified = [], None, [], ""
+        self.compute = 0.0
+
+    bytes_read = property(lambda self: self._stream.bytes_read)
+    wait = property(lambda self: self._stream.wait)
+    bias = property(lambda self: self._problem.bias)
+    dual = property(lambda self: self.state.dual)
+    certified = property(lambda self: self.state.best.certificate)
 
     @property
-    def _loss_at_zero(self) -> float:
-        counts = self._stream.description.label_counts
-        return math.fsum(self._costs * counts) * (self._n_classes - 1 if self.weston else 1)
+    def states(self) -> list[State]:
+        """The one there is, to go on from with the same rows: valid between passes, until this solver is closed."""
+        return [self.state]
+
+    def passes(self):
+        began = time.perf_counter()
+        loops = Loops(self._problem, self.state, self._config.seed, self._kind, self.deadline)
+        for active, met in self._train(loops):
+            self.compute = time.perf_counter() - began - self.wait
+            self.state.best.raise_dual(met.dual)
+            known = self.certified or met
+            yield PassStats(
+                self.state.n_passes, self._stream.description.n_rows, active, self.certified is not None, known.primal,
+                known.dual, known.relative_gap, self.bytes_read, self.wait, self.compute, finished=self._is_done(),
+            )
 
     def show_progress(self, bar) -> None:
         self._stream.progress = bar
 
     def weights(self) -> np.ndarray:
         """As they are now, (features + 1, columns), the bias last."""
-        return self._in_order(self.W)
+        return self._in_order(self.state.W)
 
     def _in_order(self, W) -> np.ndarray:
         labels = self._stream.labels
         return W if label_order(labels) == labels else np.ascontiguousarray(W[:, ::-1])
 
-    # --- steps
-
-    def _loop(self, rows, order, n_active: int, alphas: SparseAlphas, full: bool) -> int:
-        """One visit of rows[order[:n_active]] in random order; returns how many of them stay active."""
-        self._counter += 1
-        shuffle(order, n_active, self._config.seed, self._counter)
-        self._state["violation"], place = 0.0, 0
-        while True:
-            place, n_active = _multiclass.loop(
-                rows, order, place, n_active, self.W, alphas.head, alphas.nodes, self._state, self.bias, self._costs,
-                self.weston, full, self._visits_together, self._numbers, self._classes, self._kind,
-            )
-            if place == n_active:
-                return n_active
-            self.deadline.check()
-            if alphas.is_full:
-                alphas.grow()
-
-    def _loop_active(self, rows, order, alphas: SparseAlphas, violation: float, most_effort: float) -> None:
-        """Loops over the active rows until none violates more, or for so many values computed."""
-        n_active = _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, self._costs, self.weston, order)
-        before = float(self._state["effort"][0])
-        while n_active and self._state["effort"][0] - before < most_effort:
-            n_active = self._loop(rows, order, n_active, alphas, full=False)
-            self.deadline.check()
-            if self._state["violation"][0] <= violation:
-                break
-
-    # --- the certificate
+    def _is_done(self) -> bool:
+        return self.state.best.meets(self._config.tolerance)
 
     def _loss(self, rows, W) -> float:
-        n_shares = min(SHARES, 1 + int(rows["length"].sum()) * self._n_classes // SMALLEST_SHARE)
-        shares = [share for share in np.array_split(rows, n_shares) if len(share)]
-
-        def loss(share):
-            scores = np.empty(self._n_classes)
-            if self.deadline.passed:
-                return 0.0
-            return _multiclass.losses(share, W, self.bias, self._costs, self.weston, scores, self._kind)
-
-        total = sum((self._pool.map if len(shares) > 1 else map)(loss, shares))
-        self.deadline.check()
-        return total
-
-    certified = property(lambda self: self._best.certificate)
+        return self._problem.loss(rows, W, self._kind, self._pool.map, self.deadline)
 
     def _certify(self, W, loss: float) -> None:
-        self._best.offer(W, self._square(W) + loss, self.dual, self._loss_at_zero)
+        self.state.best.offer(W, half_square(W) + loss, self.dual, self._problem.loss_at_zero)
 
     def certify(self) -> None:
         """The gap of W as it is now: one pass that only reads."""
-        loss = sum(self._loss(arena.rows, self.W) for arena in self._stream.again())
-        self._certify(self.W, loss)
-
-    def _stats(self, active: int, met: Certificate) -> PassStats:
-        self.compute = time.perf_counter() - self._started - self.wait
-        self._best.raise_dual(met.dual)
-        known = self.certified or met
-        return PassStats(
-            self._number, self._stream.description.n_rows, active, self.certified is not None, known.primal, known.dual,
-            known.relative_gap, self.bytes_read, self.wait, self.compute,
-            finished=self._best.meets(self._config.tolerance),
-        )
+        loss = sum(self._loss(arena.rows, self.state.W) for arena in self._stream.again())
+        self._certify(self.state.W, loss)
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         if self.certified is None or reason == "passes":
-            reason = look_at_end(reason, self.certify, lambda: self._best.meets(self._config.tolerance))
+            reason = look_at_end(reason, self.certify, self._is_done)
         self.uncertified = "" if self.certified else OUT_OF_TIME
-        self.best_w = self._in_order(self._best.w if self.certified else self.W)
+        self.best_w = self._in_order(self.state.best.w if self.certified else self.state.W)
         return reason
 
     def close(self) -> None:
         self._pool.shutdown()
         self._stream.release()
-        self.W = None
+        self.state = None
 
 
 class InMemory(Direct):
@@ -269,161 +226,120 @@ class InMemory(Direct):
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
         """Beside the rows: weights, and of every row a place in two orders, a head and, at most, a node a class."""
-        return n_labels, Direct.vectors, 0, 12 + n_labels * NODE.itemsize
+        return n_labels, Direct.vectors, 0, 12 + n_labels * SparseAlphas.NODE_BYTES
 
-    def passes(self):
-        self._started = time.perf_counter()
-        n_rows, violation = self._stream.description.n_rows, FIRST_VIOLATION
-        order, active_order = np.arange(n_rows, dtype=np.int32), np.empty(n_rows, np.int32)
-        alphas = SparseAlphas(n_rows, self._n_classes, self._state)
-        [arena] = self._stream.again()
+    def _new_state(self) -> State:
+        n_rows, n_classes = self._stream.description.n_rows, self._problem.n_classes
+        return State(self._problem, self._stream.n_features, SparseAlphas(n_rows, n_classes), n_rows)
+
+    def _train(self, loops: Loops):
+        """Yields the number of active rows, and the objectives with the losses met, after every pass."""
+        [arena], state = self._stream.again(), self.state
+        rows, active_order = arena.rows, np.empty(len(state.order), np.int32)
+        most_effort = MOST_EFFORT * len(state.order) * self._problem.n_classes
         while True:
-            self._number += 1
-            self._state["losses"] = 0.0
-            self._loop(arena.rows, order, n_rows, alphas, full=True)
-            found = float(self._state["violation"][0])
-            met = Certificate(self._square(self.W) + float(self._state["losses"][0]), self.dual)
-            if found <= violation or met.estimate <= WORTH_CERTIFYING * self._config.tolerance:
+            if state.n_passes:
+                state.cool()
+                loops.active(rows, active_order, state.alphas, state.violation, most_effort)
+            state.n_passes += 1
+            state.sums["losses"] = 0.0
+            state.found = loops.full(rows, state.order, state.alphas)
+            met = Certificate(half_square(state.W) + state["losses"], state.dual)
+            if state.found <= state.violation or met.estimate <= WORTH_CERTIFYING * self._config.tolerance:
                 self.certify()
-            yield self._stats(int((alphas.head >= 0).sum()), met)
-            while violation >= found > 0:
-                violation *= COOLING
-            self._loop_active(arena.rows, active_order, alphas, violation, MOST_EFFORT * n_rows * self._n_classes)
+            yield int((state.alphas.head > 0).sum()), met
 
 
 class Streaming(Direct):
     """Rows from disk, in random groups of chunks: a full loop over each group, after which its active rows are copied;
-    after the pass these are looped over on their own. The nonzero alphas of a chunk are kept together."""
+    after the pass these are looped over on their own."""
 
-    def __init__(self, stream, config, squared_loss: bool = False):
-        super().__init__(stream, config, squared_loss)
-        taken = vector_bytes(stream.n_features, self._n_classes, self.vectors) + stream.needed_bytes
-        what = f"the weights of {stream.n_features} features for {self._n_classes} classes and the rows to work on"
-        room = room_beside(taken, config.memory, what)
-        self._alphas, self._active, self._room = Packed(room // 4), None, room
-        self._most_rows = 1 + room // 4 // (ROW_BYTES + self._n_classes * NODE_BYTES)
+    def _new_state(self) -> State:
+        room = self._room()
+        most_rows = 1 + room // 4 // (ROW_BYTES + self._problem.n_classes * NODE_BYTES)
+        packed = PackedAlphas(room // 4, self._stream.chunk_rows, most_rows)
+        return State(self._problem, self._stream.n_features, packed)
 
-    def passes(self):
-        self._started, estimate, violation = time.perf_counter(), np.inf, FIRST_VIOLATION
+    def _room(self) -> int:
+        """Bytes beside weights and the rows that come by."""
+        stream, n_classes = self._stream, self._problem.n_classes
+        taken = vector_bytes(stream.n_features, n_classes, self.vectors) + stream.needed_bytes
+        what = f"the weights of {stream.n_features} features for {n_classes} classes and the rows to work on"
+        return room_beside(taken, self._config.memory, what)
+
+    def _train(self, loops: Loops):
+        """As in memory."""
+        state = self.state
         while True:
-            self._number += 1
-            looking = estimate <= WORTH_CERTIFYING * self._config.tolerance
-            snapshot = self.W.copy() if looking else None
-            loss, found = self._full_pass(snapshot)
-            while violation >= found > 0:
-                violation *= COOLING
-            primal = self._square(self.W) + float(self._state["losses"][0])
-            n_active = self._active.n_rows
-            self._loop_all_active(violation * COOLING)
-            met = Certificate(primal, self.dual)
-            estimate = met.estimate
+            state.n_passes += 1
+            looking = state.estimate <= WORTH_CERTIFYING * self._config.tolerance
+            snapshot = state.W.copy() if looking else None
+            active = ActiveRows(self._stream.dtype, self._room() // 2, kind=np.int32)
+            try:
+                loss, n_alphas = self._full_pass(loops, active, snapshot)
+                state.cool()
+                primal, n_active = half_square(state.W) + state["losses"], active.n_rows
+                self._loop_active(loops, active, n_alphas)
+            finally:
+                active.close()
+            met = Certificate(primal, state.dual)
+            state.estimate = met.estimate
             if looking:
                 self._certify(snapshot, loss)
             del snapshot
-            yield self._stats(n_active, met)
+            yield n_active, met
 
-    def _full_pass(self, snapshot) -> tuple[float, float]:
-        """Returns the loss of the snapshot, if there is one, and the largest violation met."""
-        self._active, self._n_active_alphas = ActiveRows(self._stream.dtype, self._room // 2, kind=np.int32), 0
-        self._state["losses"], loss, found = 0.0, 0.0, 0.0
-        for arena, _ in self._stream.arenas(self._number):
+    def _full_pass(self, loops: Loops, active: ActiveRows, snapshot) -> tuple[float, int]:
+        """Returns the loss of the snapshot, if there is one, and the number of nonzero alphas of active rows."""
+        state, loss, n_alphas = self.state, 0.0, 0
+        state.sums["losses"], state.found = 0.0, 0.0
+        for arena, _ in self._stream.arenas(state.n_passes):
             if snapshot is not None:
                 loss += self._loss(arena.rows, snapshot)
-            for rows in self._parts(arena.rows):
-                found = max(found, self._visit(rows))
+            for rows in state.alphas.parts(arena.rows):
+                n_alphas += self._visit(loops, rows, active)
                 self.deadline.check()
-        return loss, found
+        return loss, n_alphas
 
-    def _parts(self, rows):
-        """Rows to be visited together."""
-        bounds = [start for start, _, _ in self._runs(rows)] + [len(rows)]
-        first = 0
-        for number in range(1, len(bounds)):
-            if number == len(bounds) - 1 or bounds[number + 1] - bounds[first] > self._most_rows:
-                yield rows[bounds[first] : bounds[number]]
-                first = number
+    def _visit(self, loops: Loops, rows, active: ActiveRows) -> int:
+        """Visits these rows and copies the active ones; returns how many nonzero alphas those have."""
+        state, order = self.state, np.arange(len(rows), dtype=np.int32)
+        alphas = SparseAlphas(len(rows), self._problem.n_classes)
+        state.alphas.unpack(rows, alphas)
+        state.found = max(state.found, loops.full(rows, order, alphas))
+        counts = state.alphas.pack(rows, alphas)
+        chosen = order[: loops.choose(rows, alphas, order)]
+        active.append(rows[chosen], counts[chosen][:, None])
+        return int(counts[chosen].sum())
 
-    def _runs(self, rows):
-        """Yields (start, end, key) of rows of one chunk whose alphas are kept together, under this key."""
-        chunks, places = rows["chunk"], rows["place"] // self._most_rows
-        starts = np.flatnonzero((np.diff(chunks) != 0) | (np.diff(places) != 0)) + 1
-        for start, end in zip([0, *starts.tolist()], [*starts.tolist(), len(rows)], strict=True):
-            yield start, end, (int(chunks[start]), int(places[start]))
-
-    def _visit(self, rows) -> float:
-        """Returns the largest violation met."""
-        alphas, order = SparseAlphas(len(rows), self._n_classes, self._state), np.arange(len(rows), dtype=np.int32)
-        self._read_alphas(rows, alphas)
-        self._loop(rows, order, len(rows), alphas, full=True)
-        counts = self._write_alphas(rows, alphas)
-        n_active = _multiclass.chosen_rows(rows, alphas.head, alphas.nodes, self._costs, self.weston, order)
-        active = order[:n_active]
-        self._n_active_alphas += int(counts[active].sum())
-        self._active.append(rows[active], counts[active][:, None])
-        return float(self._state["violation"][0])
-
-    def _loop_all_active(self, violation: float) -> None:
-        full_loop = self._stream.description.n_rows * self._n_classes
-        loops = min(GROWTH, self._number) / ROUNDS * min(LOOPS, FULL_LOOPS * full_loop / max(1, self._n_active_alphas))
-        self._active.memory = self._room * 5 // 8 + self._stream.needed_bytes
+    def _loop_active(self, loops: Loops, active: ActiveRows, n_alphas: int) -> None:
+        state, full_loop = self.state, self._stream.description.n_rows * self._problem.n_classes
+        by_alphas = min(GROWTH, state.n_passes) / ROUNDS * min(LOOPS, FULL_LOOPS * full_loop / max(1, n_alphas))
+        active.memory = self._room() * 5 // 8 + self._stream.needed_bytes
         for rounds_left in range(ROUNDS - 1, -1, -1):
             number = -1  # enumerate would hold on to the rows before
-            for rows, counts in self._active.parts(self._room // 8 // ACTIVE_NODE_BYTES):
+            for rows, counts in active.parts(self._room() // 8 // ACTIVE_NODE_BYTES):
                 number += 1
-                alphas = SparseAlphas(len(rows), self._n_classes, self._state)
-                if rounds_left == ROUNDS - 1:
-                    self._read_alphas(rows, alphas)
-                else:
-                    alphas.unpack(0, Lists.from_bytes(self._alphas.read(number), len(rows)))
+                alphas = SparseAlphas(len(rows), self._problem.n_classes)
+                state.alphas.unpack(rows, alphas, None if rounds_left == ROUNDS - 1 else number)
                 order = np.empty(len(rows), np.int32)
-                self._loop_active(rows, order, alphas, violation, loops * float(counts.sum()))
+                loops.active(rows, order, alphas, state.violation * COOLING, by_alphas * float(counts.sum()))
                 self.deadline.check()
-                if rounds_left:
-                    self._alphas.write(number, alphas.pack(0, len(rows)).to_bytes())
-                else:
-                    self._write_alphas(rows, alphas)
-                    self._alphas.write(number, b"")
+                state.alphas.pack(rows, alphas, number if rounds_left else None)
+                if not rounds_left:
+                    state.alphas.end_rounds(number)
                 del rows, counts, alphas, order
-        self._active.close()
-
-    def _read_alphas(self, rows, alphas: SparseAlphas) -> None:
-        for start, end, key in self._runs(rows):
-            alphas.unpack(start, self._lists(key).part(self._places(rows, start, end)))
-
-    def _write_alphas(self, rows, alphas: SparseAlphas) -> np.ndarray:
-        """Returns the numbers of nonzero alphas."""
-        counts = np.empty(len(rows), np.int32)
-        for start, end, key in self._runs(rows):
-            lists = alphas.pack(start, end)
-            counts[start:end] = lists.counts
-            self._alphas.write(key, self._lists(key).replaced(self._places(rows, start, end), lists).to_bytes())
-        return counts
-
-    def _lists(self, key) -> Lists:
-        chunk, number = key
-        n_rows = min(self._most_rows, int(self._stream.chunk_rows[chunk]) - number * self._most_rows)
-        return Lists.from_bytes(self._alphas.read(key), n_rows)
-
-    def _places(self, rows, start: int, end: int) -> np.ndarray:
-        return rows["place"][start:end] % self._most_rows
 
     def close(self) -> None:
-        self._alphas.close()
-        if self._active:
-            self._active.close()
+        self.state.alphas.close()
         super().close()
 
 
-class CrammerSinger(InMemory):
-    pass
+CrammerSinger, CrammerSingerStreaming = InMemory, Streaming
 
 
 class WestonWatkins(InMemory):
     weston = True
-
-
-class CrammerSingerStreaming(Streaming):
-    pass
 
 
 class WestonWatkinsStreaming(Streaming):
