@@ -24,6 +24,8 @@ is largest; that is then the new radius. For a given r, sum_i z_i (G_ii - r_i^2)
 made largest by steps along pairs of z; then r = r(z), and so on until r stays.
 """
 
+import numpy as np
+
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t
 
@@ -37,9 +39,10 @@ cdef enum:
 cdef double SMALLEST_SCALE = 1e-100, PRECISION = 1e-12
 
 
-# As ball.STATE. square, slack: |c|^2 of the first part and of the second; moves: rows and groups of rows that moved c;
-# held: rows outside that wait.
-cdef packed struct State:
+# bias: the value of the bias feature. square, slack: |c|^2 of the first part and of the second; moves: rows and groups
+# of rows that moved c; held: rows outside that wait.
+cdef struct State:
+    double bias
     double scale
     double square
     double slack
@@ -48,7 +51,8 @@ cdef packed struct State:
     int64_t held
 
 
-STATE_BYTES = sizeof(State)
+cdef State _state
+STATE = np.asarray(<State[:1]>&_state).dtype
 
 
 cdef inline void rescale(State* state, double factor, double[::1] v) noexcept nogil:
@@ -62,7 +66,7 @@ cdef inline void rescale(State* state, double factor, double[::1] v) noexcept no
 
 
 def visit(
-    const Row[::1] rows, const int32_t[::1] order, State[::1] states, Row[::1] held, double[::1] v, double bias,
+    const Row[::1] rows, const int32_t[::1] order, State[::1] states, Row[::1] held, double[::1] v,
     const double[:, ::1] codes, double[::1] spread, double[:, ::1] work, const value_t[::1] kind
 ):
     """Visits rows[order] once, changing v and the state; rows outside wait in held, if that has space for more than
@@ -75,7 +79,7 @@ def visit(
     cdef const Row* row
     cdef Ahead ahead = [0, 0]
     cdef int64_t s, n_visits = order.shape[0], last = v.shape[0] - 1
-    cdef double y, d, dot, square, distance, step
+    cdef double y, d, dot, square, distance, step, bias = state.bias
     with nogil:
         for s in range(n_visits):
             look_ahead(&ahead, &rows[0], sizeof(Row), &order[0], s, n_visits, sizeof(value_t))
@@ -98,7 +102,7 @@ def visit(
                 held[state.held] = row[0]
                 state.held += 1
                 if state.held == held.shape[0]:
-                    enclose(state, held, v, bias, codes, spread, work, kind)
+                    enclose(state, held, v, codes, spread, work, kind)
                 continue
             step = 0.5 * (1 - state.radius / distance)
             rescale(state, 1 - step, v)
@@ -111,21 +115,21 @@ def visit(
 
 
 def enclose_held(
-    State[::1] states, Row[::1] held, double[::1] v, double bias, const double[:, ::1] codes,
-    double[::1] spread, double[:, ::1] work, const value_t[::1] kind
+    State[::1] states, Row[::1] held, double[::1] v, const double[:, ::1] codes, double[::1] spread,
+    double[:, ::1] work, const value_t[::1] kind
 ):
     """Encloses the rows that wait, however few."""
     with nogil:
-        enclose(&states[0], held, v, bias, codes, spread, work, kind)
+        enclose(&states[0], held, v, codes, spread, work, kind)
 
 
 cdef void enclose(
-    State* state, Row[::1] held, double[::1] v, double bias, const double[:, ::1] codes,
-    double[::1] spread, double[:, ::1] work, const value_t[::1] kind
+    State* state, Row[::1] held, double[::1] v, const double[:, ::1] codes, double[::1] spread, double[:, ::1] work,
+    const value_t[::1] kind
 ) noexcept nogil:
     cdef int64_t n = state.held + 1, size = work.shape[0], i, j, k, last = v.shape[0] - 1
     cdef double[:, ::1] G = work  # G[i, j], then behind it z, the gradient by z, p_i.c, y_i
-    cdef double y, value, centre = state.square + state.slack, moved = 0, inner = 0, r
+    cdef double y, value, bias = state.bias, centre = state.square + state.slack, moved = 0, inner = 0, r
     cdef const value_t* values
     cdef int64_t mask, z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
     for i in range(1, n):

@@ -18,6 +18,8 @@ and then adds l / (t |B|) C_i to those of the rows it used. The state carries su
 bound is a point of the dual, max sum_i alpha_i - w.w / 2 over 0 <= alpha_i <= C_i, and its value a lower bound of the
 optimum. """
 
+import numpy as np
+
 from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
@@ -27,11 +29,16 @@ from _sparse cimport Ahead, Row, look_ahead, mix, row_axpy, row_dot, row_feature
 cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
 
-# As primal.STATE. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above;
+# batch: rows of a step, or at most so many (l known: as even as can be), 0 where end_batch ends them; growing: l is the
+# number of rows so far; hold: t stays where nothing moved; bias: the value of the bias feature. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above;
 # averaging, averaged: the sum of scale over the steps averaged, and their number; losses: met on the way;
 # radius_square: r^2; n_rows: l. Of the batch under way: pending rows, touched features of the sum that it will add,
 # costs of the rows in it.
-cdef packed struct State:
+cdef struct State:
+    int64_t batch
+    int64_t growing
+    int64_t hold
+    double bias
     double t
     double scale
     double square
@@ -49,7 +56,8 @@ cdef packed struct State:
     int64_t n_batches
 
 
-STATE_BYTES = sizeof(State)
+cdef State _state
+STATE = np.asarray(<State[:1]>&_state).dtype
 
 
 cdef inline void multiply(State* state, double factor) noexcept nogil:
@@ -87,8 +95,8 @@ cdef inline void shrink(State* state, double[::1] v, double[::1] u) noexcept nog
     state.scale = 1
 
 
-cdef inline void finish_step(State* state, bint moved, bint hold, double[::1] v, double[::1] u) noexcept nogil:
-    """The projection, the average, and t, which stays where nothing moved if hold."""
+cdef inline void finish_step(State* state, bint moved, double[::1] v, double[::1] u) noexcept nogil:
+    """The projection, the average, and t."""
     if state.square > state.radius_square:
         multiply(state, sqrt(state.radius_square / state.square))
         state.square = state.radius_square
@@ -97,13 +105,13 @@ cdef inline void finish_step(State* state, bint moved, bint hold, double[::1] v,
             settle_average(state, v, u)
         state.averaging += state.scale
         state.averaged += 1
-    if moved or not hold:
+    if moved or not state.hold:
         state.t += 1
 
 
 cdef inline void apply_batch(
     State* state, double size, double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched,
-    uint8_t[::1] marks, bint hold
+    uint8_t[::1] marks
 ) noexcept nogil:
     """The step of a batch of this size, of which gradient holds sum C_i y_i x_i over the rows that count."""
     cdef double pace = state.n_rows / (state.t * size), dot = 0, square = 0, step
@@ -129,38 +137,36 @@ cdef inline void apply_batch(
     state.alphas += pace * state.costs
     if state.touched and pace > state.fresh_bound:
         state.fresh_bound = pace
-    finish_step(state, state.touched > 0, hold, v, u)
+    finish_step(state, state.touched > 0, v, u)
     state.pending = state.touched = 0
     state.costs = 0
 
 
 def end_batch(
     State[::1] state, double size, double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched,
-    uint8_t[::1] marks, bint hold
+    uint8_t[::1] marks
 ):
     """Makes the step of a batch that is known to be complete."""
     with nogil:
-        apply_batch(&state[0], size, v, u, gradient, touched, marks, hold)
+        apply_batch(&state[0], size, v, u, gradient, touched, marks)
 
 
 def visit(
-    const Row[:] rows, const int32_t[::1] order, State[::1] states, int64_t batch, bint growing, bint hold,
-    double[::1] v, double[::1] u, double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks, double bias,
-    const double[:, ::1] codes, const value_t[::1] kind
+    const Row[:] rows, const int32_t[::1] order, State[::1] states, double[::1] v, double[::1] u,
+    double[::1] gradient, int32_t[::1] touched, uint8_t[::1] marks, const double[:, ::1] codes, const value_t[::1] kind
 ):
-    """Visits rows[order], one step for every `batch` of them; changes v, u and the state.
+    """Visits rows[order], one step for every state.batch of them, at most; changes v, u and the state.
 
-    batch: 1 a row, > 1 at most as many (l known: as even as can be), 0 none, until end_batch is called. growing: l is
-    the number of rows so far. u is empty where nothing is averaged; gradient, touched and marks (a number a feature,
-    all zero between batches) are empty where batch = 1. codes[code] = (y, C_i, 0). kind is any array of the value type.
+    u is empty where nothing is averaged; gradient, touched and marks (a number a feature, all zero between batches) are
+    empty where batch = 1. codes[code] = (y, C_i, 0). kind is any array of the value type.
     """
     cdef State* state = &states[0]
     cdef const Row* row
     cdef Ahead ahead = [0, 0]
     cdef const value_t* values
-    cdef int64_t s, k, mask, n_visits = order.shape[0], last = v.shape[0] - 1
-    cdef bint average = u.shape[0] > 0
-    cdef double y, C, margin, pace, step
+    cdef int64_t s, k, mask, n_visits = order.shape[0], last = v.shape[0] - 1, batch = state.batch
+    cdef bint average = u.shape[0] > 0, growing = state.growing
+    cdef double y, C, margin, pace, step, bias = state.bias
     with nogil:
         for s in range(n_visits):
             look_ahead(&ahead, &rows[0], rows.strides[0], &order[0], s, n_visits, sizeof(value_t))
@@ -191,7 +197,7 @@ def visit(
                     state.alphas += pace * C
                     if pace > state.fresh_bound:
                         state.fresh_bound = pace
-                finish_step(state, margin < 1, hold, v, u)
+                finish_step(state, margin < 1, v, u)
                 continue
             if margin < 1:
                 values, mask = row_values(row, &kind[0]), value_mask(row)
@@ -200,8 +206,8 @@ def visit(
                 touch(<int32_t>last, y * C * bias, state, gradient, touched, marks)
                 state.costs += C
             state.pending += 1
-            if batch and state.pending == batch_size(state, batch, growing):
-                apply_batch(state, batch if growing else <double>state.pending, v, u, gradient, touched, marks, hold)
+            if batch and state.pending == batch_size(state):
+                apply_batch(state, batch if growing else <double>state.pending, v, u, gradient, touched, marks)
                 state.n_batches += 1
 
 
@@ -215,13 +221,11 @@ cdef inline void touch(
         state.touched += 1
 
 
-cdef inline int64_t batch_size(State* state, int64_t batch, bint growing) noexcept nogil:
+cdef inline int64_t batch_size(const State* state) noexcept nogil:
     """Of the batch under way: l rows go into as few batches as can be, the first of which are larger by one."""
-    cdef int64_t n_rows, n_batches
-    if growing:
-        return batch
-    n_rows = <int64_t>state.n_rows
-    n_batches = (n_rows + batch - 1) // batch
+    cdef int64_t n_rows = <int64_t>state.n_rows, n_batches = (n_rows + state.batch - 1) // state.batch
+    if state.growing:
+        return state.batch
     return n_rows // n_batches + (state.n_batches % n_batches < n_rows % n_batches)
 
 

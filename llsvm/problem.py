@@ -81,6 +81,11 @@ def below_in_float32(number: float) -> float:
     return float(rounded if float(rounded) <= number else np.nextafter(rounded, np.float32(0)))
 
 
+def bias_of(config, largest_norm: float) -> float:
+    """The value of the bias feature: what was asked for, 0 if none, or R, the norm of the longest row."""
+    return float(largest_norm if config.bias is None else max(config.bias, 0.0))
+
+
 def pose(positives: list[int], labels: list[str], config, squared: bool, bias: float, counts=None) -> list[Problem]:
     """The problems of these positive classes. counts: rows by label, if they are known.
 

@@ -149,6 +149,7 @@ class SetStream:
         """Every pass has an order of its own."""
         order = np.arange(self._blocks.n_chunks, dtype=np.int32)
         shuffle(order, len(order), ~self._seed & (2**64 - 1), number - 1)
+        self._n_orders = (number - 1) * self._blocks.n_chunks
         for arena, _ in self._read(self._groups(order)):
             yield arena, self._visits(arena)
 
@@ -159,6 +160,7 @@ class SetStream:
         shuffle(order, len(order), ~self._seed & (2**64 - 1), number - 1)
         chunks = [blocks.block_chunks(block) for block in order]
         last_chunks = {int(of_block[-1]) for of_block in chunks}
+        self._n_orders = (number - 1) * blocks.n_chunks
         for arena, group in self._read(group for of_block in chunks for group in self._groups(of_block)):
             yield arena, self._visits(arena), group[-1] in last_chunks
 
@@ -215,15 +217,15 @@ class ResidentStream:
         self.labels, self.n_features = self.description.labels, self.description.n_features
         self.largest_norm, self.bytes_read = self.description.largest_norm, data.bytes_read
         self._data, self._seed, self.progress = data, seed, _ignore
-        self._order = np.arange(data.n_rows, dtype=np.int32)
 
     @property
     def rows_bytes(self) -> int:
         return self._data.n_bytes
 
     def arenas(self, number: int = 1):
-        shuffle(self._order, len(self._order), self._seed, number)
-        yield self._data, self._order
+        order = np.arange(self._data.n_rows, dtype=np.int32)
+        shuffle(order, len(order), self._seed, number)
+        yield self._data, order
 
     def stop(self) -> None:
         """As of a SetStream."""

@@ -15,7 +15,7 @@ from llsvm.data import as_stream, may_be_resident, wants_one_pass
 from llsvm.data import open_data as open_data  # the first of what training takes; then start, run, make_model
 from llsvm.model import Model, from_features
 from llsvm.options import OPTIONS, Config
-from llsvm.problem import Problem, pose
+from llsvm.problem import Problem, bias_of, pose
 
 GAP = solvers.Method.measure
 FAR = 0.1  # from the optimum: a relative duality gap above which a result is called so
@@ -61,8 +61,8 @@ def problems_of(description: Description, config: Config) -> list[Problem]:
     if len(labels) < 2:
         raise DataError(f"only one class in the data: every label is {quoted(labels[0])}", "a classifier needs two")
     positives = range(len(labels)) if len(labels) > 2 else [labels.index(label_order(labels)[0])]
-    bias = description.largest_norm if config.bias is None else max(config.bias, 0.0)
-    return pose(list(positives), labels, config, config.method.squared_loss, float(bias), description.label_counts)
+    bias = bias_of(config, description.largest_norm)
+    return pose(list(positives), labels, config, config.method.squared_loss, bias, description.label_counts)
 
 
 def start(data, config: Config, states: list | None = None):

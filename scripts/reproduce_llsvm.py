@@ -82,7 +82,7 @@ def our_active_rows(path, threads):
                 yield arena, order
 
         def look(stats):
-            group = solver._active._resident
+            group = solver._course.rows._resident
             kept[:] = [] if group is None else group.table[["chunk", "place"]].tolist()
             if stats.finished and len(kept) != stats.active:
                 raise SystemExit(f"{path}: the active rows do not fit in memory; --skip table2")

@@ -290,12 +290,12 @@ def enclose(X, y, lookahead, dtype=np.float64, C=(1.0, 1.0), bias=0.0):
 
 
 def radius_of(machine):
-    return machine._state["radius"][0]
+    return machine.state["radius"]
 
 
 def centre_of(machine):
     """Its first part, the bias last."""
-    return machine._state["scale"][0] * machine._v
+    return machine.state["scale"] * machine.state.v
 
 
 def assert_ball(machine, ball, n_features):
@@ -303,7 +303,7 @@ def assert_ball(machine, ball, n_features):
     assert machine.moves == ball.moves
     assert radius_of(machine) == pytest.approx(ball.radius, rel=1e-6)
     np.testing.assert_allclose(centre_of(machine), first, rtol=0, atol=1e-6 * max(ball.radius, np.abs(first).max()))
-    assert machine._state["slack"][0] == pytest.approx(slack @ slack, rel=1e-4)
+    assert machine.state["slack"] == pytest.approx(slack @ slack, rel=1e-4)
     assert machine.dual == pytest.approx(ball.dual, rel=1e-4)
 
 

@@ -325,11 +325,11 @@ def test_every_pass_is_that_of_the_plain_algorithm(two, visits, way, place):
     assert_same(run, follow(data, passes, **problem_of(data, **options)), options.get("average", True))
 
 
-def test_rows_of_text_in_memory_are_visited_in_one_order_shuffled_again_and_again(two, visits):
-    data = two["text"]
+def test_rows_of_text_in_memory_are_visited_in_an_order_that_the_pass_alone_decides(two, visits):
+    data, expected = two["text"], []
     run = pegasos(data.path, bias=1.0, max_passes=N_PASSES)
-    order, expected = np.arange(400, dtype=np.int32), []
     for number in range(1, N_PASSES + 1):
+        order = np.arange(400, dtype=np.int32)
         reader.shuffle(order, 400, SEED, number)
         expected.append(order.tolist())
     assert orders_of(visits, data).tolist() == expected
@@ -838,10 +838,11 @@ def test_it_stops_when_five_passes_improve_the_primal_by_no_more_than_the_tolera
 
 @pytest.mark.parametrize("average", [True, False])
 def test_a_step_a_block_gets_nowhere_as_fast_as_a_step_a_row(texts, average):
-    """The order of the block minimisation paper's Figure 2: BLOCK-P-B behind BLOCK-P-I, pass by pass."""
+    """The order of the block minimisation paper's Figure 2: BLOCK-P-B behind BLOCK-P-I, pass by pass. (Without averages
+    it holds for 99 of 100 seeds.)"""
+    options = {"C": 0.1, "max_passes": 8, "average": average, "seed": 1}
     by_block, by_row = (
-        [stats.primal for stats in pegasos(texts.blocks, batch=batch, C=0.1, max_passes=8, average=average).passes]
-        for batch in (0, 1)
+        [stats.primal for stats in pegasos(texts.blocks, batch=batch, **options).passes] for batch in (0, 1)
     )
     assert all(block > row for block, row in zip(by_block[1:], by_row[1:], strict=True))
 

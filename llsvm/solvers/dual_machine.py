@@ -11,7 +11,7 @@ from llsvm.evaluate import total_loss
 from llsvm.problem import Problem
 from llsvm.reader import DUAL
 from llsvm.solvers.dual_cd import DualCD
-from llsvm.solvers.one_vs_rest import grown
+from llsvm.solvers.machines import grown
 from llsvm.solvers.together import half_square
 
 AT_BOUND = 1e-6

@@ -15,6 +15,7 @@ from llsvm.solvers import newton
 from llsvm.solvers.dual_cd import Extrapolation
 from llsvm.solvers.dual_machine import DualMachine
 from llsvm.solvers.from_disk import DEPTH, MARGIN, MENDING, MOST_VISITS, SWEEPS, VISITS
+from llsvm.solvers.machines import end_look
 from llsvm.solvers.one_vs_rest import OneVsRest
 from llsvm.solvers.streaming import WORTH_CERTIFYING
 from llsvm.solvers.together import half_square
@@ -135,33 +136,37 @@ class Many(OneVsRest):
         super().__init__(stream, config, squared_loss)
         self._number = 0
 
+    _beside = 0  # bytes that machines take beside their weights
+
     @property
     def _busy(self) -> list[Machine]:
         return [machine for machine in self._machines if not machine.done]
 
     def _begin(self) -> None:
-        self._started = time.perf_counter()
-        self._check_known()
-        self._meet()
-        self._set_bias_of_all(self.bias)
+        super()._begin()
+        self._machines.meet()
+        self._machines.set_bias(self.bias)
 
     def _stats(self, visits: int, active: int) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
         if all(machine.certified for machine in self._machines):
-            self._certify([machine.certified for machine in self._machines])
+            self._known.certify([machine.certified for machine in self._machines])
         known = self.certified or total_of(machine.certified or machine.met for machine in self._machines)
         return PassStats(
             self._number, visits, active, self.certified is not None, known.primal, known.dual, known.relative_gap,
             self.bytes_read, self.wait, self.compute, finished=not self._busy,
         )
 
+    def _look_again(self) -> None:
+        self._workers.look_at_all(self._stream, self._busy)
+
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """What was certified is the model; what was not, or was told its passes, is looked at once more."""
         if self._busy and (self.certified is None or reason == "passes"):
-            reason = look_at_end(reason, lambda: self._look_at(self._busy), lambda: not self._busy)
+            reason = look_at_end(reason, self._look_again, lambda: not self._busy)
         self._stats(0, 0)
-        self.uncertified = "" if self.certified else OUT_OF_TIME
-        self._gather()
+        self._known.missing = "" if self.certified else OUT_OF_TIME
+        self.best_w = self._machines.weights(taken=True)
         return reason
 
 
@@ -189,7 +194,7 @@ class Streaming(Many):
             machine.keep_float32()
         dtype = np.dtype(np.float32 if rounding else np.float64)
         self._starts = np.concatenate([[0], np.cumsum(self._stream.chunk_rows)])
-        room = self._room()
+        room = self._machines.room(self._beside)
         self._alphas = Alphas(n_rows * n_machines, dtype, n_rows * n_machines * dtype.itemsize <= room // 16)
         self._spare = room - (0 if self._alphas.on_disk else self._alphas.n_bytes)
 
@@ -215,7 +220,7 @@ class Streaming(Many):
         for machine in busy:
             machine.note_gap()
         self._sweep_active()
-        self._end_look(lookers, totals)
+        end_look(lookers, totals)
         for machine in busy:
             if machine.newton:
                 machine.end_pass()
@@ -225,7 +230,8 @@ class Streaming(Many):
         """Newton's method for all problems that are left, where it is due."""
         size, n_rows, busy = self._stream.n_features + 1, self._stream.description.n_rows, self._busy
         room = self._spare // 2 // max(1, len(busy))
-        if self._squared_loss and not self._descended and newton.ByPasses.fits(size, self._number, n_rows, room):
+        squared = self._config.method.squared_loss
+        if squared and not self._descended and newton.ByPasses.fits(size, self._number, n_rows, room):
             self._descended = True
             self._spare -= len(busy) * newton.ByPasses.n_bytes(size)
             for machine in busy:
@@ -238,7 +244,7 @@ class Streaming(Many):
         most_rows = 1 + visiting // (VISITING_BYTES * len(self._machines) + TABLES * VISITED_BYTES)
         for arena, _ in self._stream.arenas(self._number):
             if lookers:
-                self._look(arena.rows, lookers, totals)
+                self._workers.look(arena.rows, lookers, totals)
             for start in range(0, arena.n_rows, most_rows):
                 self._visit_part(arena.rows[start : start + most_rows], busy)
                 self.deadline.check()
@@ -248,7 +254,7 @@ class Streaming(Many):
         alphas = self._read_alphas(rows)
         own = [alphas[machine.problem.positive] for machine in busy]
         threads = min(self._config.threads, len(busy), TABLES)
-        self._map(Machine.visit, busy, [rows] * len(busy), own, threads=threads)
+        self._workers.map(Machine.visit, busy, [rows] * len(busy), own, threads=threads)
         self._write_alphas(rows, alphas)
         counts = np.signbit(alphas).sum(0, dtype=np.int32)  # of machines that are not busy none is negative
         self._active.append(rows.take(np.flatnonzero(counts)), counts[counts > 0][:, None])
@@ -293,7 +299,7 @@ class Streaming(Many):
         machines = [self._machines[number] for number in problems[np.append(0, ends)].tolist()]
         del problems, order
         count, n_rows = len(machines), self._stream.description.n_rows
-        self._map(Machine.sweep, machines, [table] * count, np.split(rows, ends), np.split(alphas, ends),
+        self._workers.map(Machine.sweep, machines, [table] * count, np.split(rows, ends), np.split(alphas, ends),
                   [n_rows] * count, threads=min(self._config.threads, TABLES))
         self._alphas.scatter(positions, -alphas)
 
@@ -338,12 +344,12 @@ class Blocks(Streaming):
         totals = [0.0] * len(busy)
         for arena, _, _ in self._stream.blocks(self._number):
             if looking:
-                self._look(arena.rows, busy, totals)
+                self._workers.look(arena.rows, busy, totals)
             together = max(self._config.threads, self._spare // (VISITING_SHARE * VISITING_BYTES * arena.n_rows))
             for start in range(0, len(busy), together):
                 self._solve_block(arena.rows, busy[start : start + together])
         if looking:
-            self._end_look(busy, totals)
+            end_look(busy, totals)
         return 0
 
     def _solve_block(self, rows, machines) -> None:
@@ -351,7 +357,7 @@ class Blocks(Streaming):
         first = int(self._starts[rows["chunk"][0]]) * len(self._machines)
         places = [first + machine.problem.positive * n_rows for machine in machines]
         alphas = [self._alphas.read(place, n_rows).astype(np.float64) for place in places]
-        self._map(Machine.solve, machines, [rows] * count, alphas, [1 if inner is None else inner] * count)
+        self._workers.map(Machine.solve, machines, [rows] * count, alphas, [1 if inner is None else inner] * count)
         self.deadline.check()
         for place, own in zip(places, alphas, strict=True):
             self._alphas.write(place, own)

@@ -14,7 +14,7 @@ from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, la
 from llsvm.evaluate import dot
 from llsvm.memory import check_vectors, room_beside, vector_bytes
 from llsvm.pool import Pool
-from llsvm.problem import Best
+from llsvm.problem import Best, bias_of
 from llsvm.reader import shuffle
 from llsvm.solvers.lists import PackedAlphas, SparseAlphas
 
@@ -50,8 +50,9 @@ class DirectProblem:
         weights = np.array([config.weights.get(label, 1.0) for label in labels])
         if config.balanced:
             weights = weights * counts.sum() / (len(labels) * counts)
-        costs, bias = config.C * weights, stream.largest_norm if config.bias is None else max(config.bias, 0.0)
-        return cls(weston, costs, bias, math.fsum(costs * counts) * (len(labels) - 1 if weston else 1))
+        costs = config.C * weights
+        at_zero = math.fsum(costs * counts) * (len(labels) - 1 if weston else 1)
+        return cls(weston, costs, bias_of(config, stream.largest_norm), at_zero)
 
     @property
     def n_classes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import replace
 
@@ -11,126 +10,170 @@ import numpy as np
 from llsvm import _primal
 from llsvm.core import Certificate, PassStats, TooLarge
 from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
-from llsvm.problem import Problem
-from llsvm.solvers.one_vs_rest import MACHINE_BYTES, OneVsRest, grown, n_columns
+from llsvm.problem import Best, Problem
+from llsvm.solvers.machines import MACHINE_BYTES, end_look, grown, n_columns
+from llsvm.solvers.one_vs_rest import OneVsRest
 
-STATE = np.dtype([
-    *((name, np.float64) for name in (
-        "t", "scale", "square", "alphas", "bound", "fresh_bound", "averaging", "averaged", "losses", "radius_square",
-        "n_rows", "costs")),
-    *((name, np.int64) for name in ("pending", "touched", "n_batches")),
-])  # fmt: skip
-assert STATE.itemsize == _primal.STATE_BYTES
 PATIENCE = 5  # passes over which the primal value must improve
 
 
+class Course:
+    """Where the passes of all problems stand: how many there were, and the primal value after each."""
+
+    def __init__(self):
+        self.n_passes, self._primals = 0, []
+
+    def note(self, primal: float) -> None:
+        self._primals.append(primal)
+
+    def improvement(self, average: bool) -> float:
+        """Of the best primal value, relative, by the last passes: those since the average began anew at least."""
+        window = PATIENCE
+        if average:
+            window = max(window, 1 + self.n_passes - (1 << self.n_passes.bit_length() - 1))
+        if len(self._primals) <= window:
+            return np.inf
+        before, now = min(self._primals[:-window]), min(self._primals)
+        return (before - now) / max(now, 1e-300)
+
+
+class State:
+    """All that training changes for one problem. w is sums["scale"] times v; what is averaged is kept with u.
+
+    sums: State in _primal.pyx; gradient: the sum over the rows of a batch that has not ended, nonzero where marks are
+    1, at the features `touched`; dual: the largest value of D; best: the best w; course: that of all problems.
+    """
+
+    def __init__(self, config):
+        self.sums, n_batch = np.zeros(1, _primal.STATE), int(config.batch != 1)
+        self.sums["t"] = self.sums["scale"] = self.sums["growing"] = 1
+        self.sums["batch"], self.sums["hold"] = config.batch, config.hold_t
+        self.v, self.u = np.zeros(1), np.zeros(int(config.average))
+        self.gradient, self.touched = np.zeros(n_batch), np.zeros(n_batch, np.int32)
+        self.marks = np.zeros(n_batch, np.uint8)
+        self.dual, self.best, self.course = 0.0, Best(), None
+
+    def __getitem__(self, name: str) -> float:
+        """Of the sums."""
+        return float(self.sums[name][0])
+
+    def grow(self, n_features: int) -> None:
+        last, self.v = len(self.v) - 1, grown(self.v, n_features)
+        if len(self.u):
+            self.u = grown(self.u, n_features)
+        if len(self.gradient):
+            self.gradient, self.marks = grown(self.gradient, n_features), grown(self.marks, n_features)
+            self.touched = np.append(np.where(self.touched == last, n_features, self.touched),
+                                     np.zeros(n_features - last, np.int32)).astype(np.int32)
+
+    @property
+    def batch(self) -> tuple:
+        return self.gradient, self.touched, self.marks
+
+    def mirrored(self, other: State, sign: float) -> None:
+        """Becomes the other one, with y exchanged where sign = -1."""
+        self.sums[:] = other.sums
+        self.v, self.u, self.gradient = sign * other.v, sign * other.u, sign * other.gradient
+        self.touched, self.marks = other.touched.copy(), other.marks.copy()
+
+    def measure(self) -> None:
+        """w.w itself, where steps keep it up only nearly. A first step makes w as long as the sum of all C_i x_i."""
+        square = self["scale"] * self["scale"] * dot(self.v, self.v)
+        if not np.isfinite(square + dot(self.u, self.u)):
+            raise TooLarge("pegasos")
+        self.sums["square"] = square
+
+    def raise_dual(self) -> None:
+        """By the dual point that the alphas are, counting those of this pass among those before."""
+        self.sums["bound"] += self.sums["fresh_bound"]
+        self.sums["fresh_bound"] = 0.0
+        self.measure()
+        alphas, square, bound = self["alphas"], self["square"], self["bound"]
+        if bound > 0:
+            factor = min(1 / bound, alphas / square if square > 0 else np.inf)
+            self.dual = max(self.dual, factor * alphas - 0.5 * factor * factor * square)
+
+    def now(self) -> np.ndarray:
+        """The average, or the last w."""
+        if self["averaged"]:
+            return (self["averaging"] * self.v + self.u) / self["averaged"]
+        return self["scale"] * self.v
+
+    def take_w(self) -> np.ndarray:
+        w = self.now() if self.best.w is None else self.best.w
+        self.v = self.u = self.gradient = self.best.w = None
+        return w
+
+
 class Machine:
-    """One problem. `batch` rows a step (0: a block); w is `state.scale` times v.
+    """One problem. `batch` rows a step (0: a block).
 
     The number of rows l is that of the data (set_rows), or, where it is not known, that of the rows so far.
     """
 
     def __init__(self, problem: Problem, config, dtype):
-        self.problem, self._config = problem, config
-        self._kind, self._state = np.zeros(1, dtype), np.zeros(1, STATE)
-        self._state["t"] = self._state["scale"] = 1.0
-        self._growing = True
-        n_batch = 0 if config.batch == 1 else 1
-        self._v, self._u = np.zeros(1), np.zeros(int(config.average))
-        self._gradient, self._marks = np.zeros(n_batch), np.zeros(n_batch, np.uint8)
-        self._touched = np.zeros(n_batch, np.int32)
-        self._snapshot = self._best_w = self._primal = None
-        self.dual = 0.0
+        self.problem, self._config, self._kind = problem, config, np.zeros(1, dtype)
+        self.state, self._snapshot = State(config), None
 
     # --- what becomes known of the problem
 
     def grow(self, n_features: int) -> None:
-        last, self._v = len(self._v) - 1, grown(self._v, n_features)
-        if len(self._u):
-            self._u = grown(self._u, n_features)
-        if len(self._gradient):
-            self._gradient, self._marks = grown(self._gradient, n_features), grown(self._marks, n_features)
-            self._touched = np.append(np.where(self._touched == last, n_features, self._touched),
-                                      np.zeros(n_features - last, np.int32)).astype(np.int32)
+        self.state.grow(n_features)
 
     def set_bias(self, bias: float) -> None:
         """w is sum alpha y x at any time, so where the bias feature of all rows grows, its weight grows with it."""
         if self.problem.bias and bias != self.problem.bias:
-            for vector in (self._v, self._u, self._gradient):
+            for vector in (self.state.v, self.state.u, self.state.gradient):
                 vector[-1:] *= bias / self.problem.bias
-            self._measure()
-        self.problem = replace(self.problem, bias=bias)
+            self.state.measure()
+        self.problem, self.state.sums["bias"] = replace(self.problem, bias=bias), bias
 
     def set_rows(self, n_rows: int) -> None:
         """l, and the ball in which the optimum must lie."""
-        self._growing = False
-        self._state["n_rows"] = n_rows
-        self._state["radius_square"] = self.problem.loss_at_zero
+        state, at_zero = self.state, self.problem.loss_at_zero
+        state.sums["growing"], state.sums["n_rows"], state.sums["radius_square"] = 0, n_rows, at_zero
         if self._config.init == "random":
-            norm = float(np.sqrt(self._state["radius_square"][0]))
-            end = len(self._v) - (self.problem.bias == 0)
-            _primal.random_start(self._v[:end], self._config.seed * 65536 + self.problem.positive, norm)
-            self._measure()
+            end = len(state.v) - (self.problem.bias == 0)
+            seed = self._config.seed * 65536 + self.problem.positive
+            _primal.random_start(state.v[:end], seed, float(np.sqrt(at_zero)))
+            state.measure()
 
     def turn_into(self, other: Machine, sign: float) -> None:
-        other._state = self._state.copy()
-        other._v, other._u, other._gradient = sign * self._v, sign * self._u, sign * self._gradient
-        other._marks, other._touched = self._marks.copy(), self._touched.copy()
+        other.state.mirrored(self.state, sign)
 
     # --- steps
 
     def visit(self, rows, order) -> None:
-        problem = self.problem
-        _primal.visit(
-            rows, order, self._state, self._config.batch, self._growing, self._config.hold_t, self._v, self._u,
-            self._gradient, self._touched, self._marks, problem.bias, problem.codes, self._kind,
-        )
+        state = self.state
+        _primal.visit(rows, order, state.sums, state.v, state.u, *state.batch, self.problem.codes, self._kind)
 
     def end_block(self, n_rows: int) -> None:
-        _primal.end_batch(self._state, n_rows, self._v, self._u, self._gradient, self._touched, self._marks,
-                          self._config.hold_t)
+        state = self.state
+        _primal.end_batch(state.sums, n_rows, state.v, state.u, *state.batch)
 
     def begin_pass(self) -> None:
-        self._state["losses"] = 0.0
+        self.state.sums["losses"] = 0.0
 
     def restart_average(self) -> None:
-        self._u[:] = 0.0
-        self._state["averaging"] = self._state["averaged"] = 0.0
+        self.state.u[:] = 0.0
+        self.state.sums["averaging"] = self.state.sums["averaged"] = 0.0
 
     def end_pass(self) -> None:
-        """Counts the alphas of this pass among those before, and values the dual point that they are."""
-        state = self._state
-        if state["pending"][0]:  # the rows that came last, fewer than a batch, count as one
+        if self.state["pending"]:  # the rows that came last, fewer than a batch, count as one
             self.end_block(self._config.batch)
-        state["bound"] += state["fresh_bound"]
-        state["fresh_bound"] = 0.0
-        self._measure()
-        alphas, square, bound = (float(state[name][0]) for name in ("alphas", "square", "bound"))
-        if bound > 0:
-            factor = min(1 / bound, alphas / square if square > 0 else np.inf)
-            self.dual = max(self.dual, factor * alphas - 0.5 * factor * factor * square)
-
-    def _measure(self) -> None:
-        """w.w itself, where steps keep it up only nearly. A first step makes w as long as the sum of all C_i x_i."""
-        scale = float(self._state["scale"][0])
-        square = scale * scale * dot(self._v, self._v)
-        if not np.isfinite(square + dot(self._u, self._u)):
-            raise TooLarge("pegasos")
-        self._state["square"] = square
+        self.state.raise_dual()
 
     # --- weights and what they are worth
+
+    dual = property(lambda self: self.state.dual)
 
     @property
     def met(self) -> float:
         """The primal value as the losses met in the pass have it."""
-        return float(0.5 * self._state["square"][0] + self._state["losses"][0])
+        return 0.5 * self.state["square"] + self.state["losses"]
 
     def now(self) -> np.ndarray:
-        """The average, or the last w."""
-        state = self._state[0]
-        if state["averaged"]:
-            return (state["averaging"] * self._v + self._u) / state["averaged"]
-        return state["scale"] * self._v
+        return self.state.now()
 
     def begin_look(self) -> None:
         self._snapshot = self.now()
@@ -142,21 +185,30 @@ class Machine:
 
     def end_look(self, seen) -> Certificate:
         """Keeps the best w so far; the average by the multiple of it that is best."""
-        w, self._snapshot = self._snapshot, None
+        w, self._snapshot, state = self._snapshot, None, self.state
         if self._config.average:
             factor, primal = best_multiple(seen, w, squared_loss=False)
+            w *= factor
         else:
-            factor, primal = 1.0, 0.5 * dot(w, w) + seen
-        if primal > self._state["radius_square"][0]:  # P(0)
-            factor, primal = 0.0, float(self._state["radius_square"][0])
-        if self._primal is None or primal <= self._primal:
-            self._primal, self._best_w = primal, np.multiply(w, factor, out=w)
-        return Certificate(self._primal, self.dual)
+            primal = 0.5 * dot(w, w) + seen
+        state.best.offer(w, primal, state.dual, state["radius_square"])
+        return state.best.certificate
 
     def take_w(self) -> np.ndarray:
-        w = self.now() if self._best_w is None else self._best_w
-        self._v = self._u = self._gradient = self._best_w = None
-        return w
+        return self.state.take_w()
+
+
+def visits(stream, config, number: int):
+    """Of a pass: yields (rows, order of visits, the size of the block that ends with them, or 0)."""
+    if config.batch:
+        for arena, order in stream.arenas(number):
+            yield arena.rows, order, 0
+        return
+    block_rows = 0
+    for arena, order, is_last in stream.blocks(number):
+        block_rows += len(order)
+        yield arena.rows, order, block_rows if is_last else 0
+        block_rows = 0 if is_last else block_rows
 
 
 class Pegasos(OneVsRest):
@@ -168,9 +220,9 @@ class Pegasos(OneVsRest):
 
     machine_type = Machine
 
-    def __init__(self, stream, config, squared_loss: bool = False):
-        super().__init__(stream, config, squared_loss)
-        self._resident, self._primals = stream.resident, []
+    def __init__(self, stream, config, squared_loss: bool = False, states: list | None = None):
+        super().__init__(stream, config, squared_loss, states)
+        self._course = states[0].course if states else Course()
 
     @property
     def reads_once(self) -> bool:
@@ -185,21 +237,22 @@ class Pegasos(OneVsRest):
         return self.footprint(self._config, 2)[1]
 
     def passes(self):
-        self._started = time.perf_counter()
-        self._check_known()
-        for number in itertools.count(1):
-            looking = bool(self._config.certify and number > 1 and not self._resident)
-            totals = self._pass(number, looking)
+        self._begin()
+        while True:
+            self._course.n_passes += 1
+            looking = bool(self._config.certify and self._course.n_passes > 1 and not self._stream.resident)
+            totals = self._pass(looking)
             for machine in self._machines:
                 machine.end_pass()
             if looking:
-                self._certify(self._end_look(self._machines, totals))
-            elif self._config.certify and self._resident:
-                self._certify(self._look_at(self._machines))
-            yield self._stats(number)
+                self._known.certify(end_look(self._machines, totals))
+            elif self._config.certify and self._stream.resident:
+                self._known.certify(self._workers.look_at_all(self._stream, self._machines))
+            yield self._stats()
 
-    def _pass(self, number: int, looking: bool):
+    def _pass(self, looking: bool):
         """Visits all rows; returns what was seen of w as it was before."""
+        number, is_first = self._course.n_passes, self._course.n_passes == 1
         for machine in self._machines:
             machine.begin_pass()
             if looking:
@@ -207,22 +260,22 @@ class Pegasos(OneVsRest):
         if number & (number - 1) == 0:
             self._restart_averages()
         totals, visited = [0.0] * len(self._machines), 0
-        middle = self._stream.description.n_rows // 2 if number == 1 and self._stream.labels_known else -1
-        for rows, order, block_rows in self._rows(number):
-            if number == 1:
-                self._begin()
+        middle = self._stream.description.n_rows // 2 if is_first and self._stream.labels_known else -1
+        for rows, order, block_rows in visits(self._stream, self._config, number):
+            if is_first:
+                self._meet()
             if looking:
-                self._look(rows, self._machines, totals)
+                self._workers.look(rows, self._machines, totals)
             if visited <= middle < visited + len(order):
                 self._visit(rows, order[: middle - visited])
                 self._restart_averages()
                 self._visit(rows, order[middle - visited :])
             else:
                 self._visit(rows, order)
-            for machine in self._everyone if block_rows else ():
+            for machine in self._machines.everyone if block_rows else ():
                 machine.end_block(block_rows)
             visited += len(order)
-        if number == 1:
+        if is_first:
             self._end_reading()
         return totals
 
@@ -230,54 +283,34 @@ class Pegasos(OneVsRest):
         for machine in self._machines:
             machine.restart_average()
 
-    def _rows(self, number: int):
-        """Yields (rows, order of visits, the size of the block that ends with them, or 0)."""
-        if self._config.batch:
-            for arena, order in self._stream.arenas(number):
-                yield arena.rows, order, 0
-            return
-        block_rows = 0
-        for arena, order, is_last in self._stream.blocks(number):
-            block_rows += len(order)
-            yield arena.rows, order, block_rows if is_last else 0
-            block_rows = 0 if is_last else block_rows
-
-    def _begin(self) -> None:
+    def _meet(self) -> None:
         """Before rows of the first pass are visited."""
-        first = not self._machines
-        self._meet()
-        self._room()
-        if first and self._stream.labels_known:
-            self._set_bias_of_all(self.bias)
+        is_first = not len(self._machines)
+        self._machines.meet()
+        self._machines.room()
+        if is_first and self._stream.labels_known:
+            self._machines.set_bias(self.bias)
             for machine in self._machines:
                 machine.set_rows(self._stream.description.n_rows)
+        for machine in self._machines:
+            machine.state.course = self._course
 
-    def _stats(self, number: int) -> PassStats:
+    def _stats(self) -> PassStats:
         self.compute = time.perf_counter() - self._started - self.wait
         known = self.certified or Certificate(sum(machine.met for machine in self._machines), self.dual)
         if self.certified or not self._config.certify:
-            self._primals.append(known.primal)
-        change, tolerance = self._improvement(number), self._config.tolerance
+            self._course.note(known.primal)
+        change, tolerance = self._course.improvement(self._config.average), self._config.tolerance
         finished = change <= tolerance or (self.certified is not None and known.relative_gap <= tolerance)
         return PassStats(
-            number, self._stream.description.n_rows, 0, self.certified is not None, known.primal, known.dual,
-            known.relative_gap, self.bytes_read, self.wait, self.compute, change=change, finished=finished,
+            self._course.n_passes, self._stream.description.n_rows, 0, self.certified is not None, known.primal,
+            known.dual, known.relative_gap, self.bytes_read, self.wait, self.compute, change=change, finished=finished,
         )
-
-    def _improvement(self, number: int) -> float:
-        """Of the best primal value, relative, by the last passes: those since the average began anew at least."""
-        window = PATIENCE
-        if self._config.average:
-            window = max(window, 1 + number - (1 << number.bit_length() - 1))
-        if len(self._primals) <= window:
-            return np.inf
-        before, now = min(self._primals[:-window]), min(self._primals)
-        return (before - now) / max(now, 1e-300)
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
         """A run that was told its passes is looked at once more; one that ended by itself has its best w."""
-        if self.certified and (self._resident or reason != "passes"):
-            self._gather()
+        if self.certified and (self._stream.resident or reason != "passes"):
+            self.best_w = self._machines.weights(taken=True)
             return reason
         return super().finish(reason, stopped)
 

@@ -23,7 +23,7 @@ from llsvm.solvers.dual_cd import (
     choose_slots,
     parts_of,
 )
-from llsvm.solvers.one_vs_rest import MACHINE_BYTES
+from llsvm.solvers.machines import MACHINE_BYTES
 from llsvm.solvers.team import Team
 from llsvm.solvers.together import half_square
 

@@ -25,11 +25,7 @@ VISITING_SHARE = 16  # of the memory, for the dual variables of rows that are vi
 
 
 class Machine(DualMachine):
-    """Visits a row when it is read, and compares dual values."""
-
-    def __init__(self, problem: Problem, config, dtype):
-        super().__init__(problem, config, dtype)
-        self.change, self._dual_before = np.inf, 0.0
+    """Visits a row when it is read."""
 
     def visit_once(self, table, alphas) -> None:
         """Visits rows, whose alphas are 0, in their order."""
@@ -37,11 +33,37 @@ class Machine(DualMachine):
         self._visit_all(table, duals, np.arange(len(table), dtype=np.int32), len(table), counting=False)
         alphas[:] = duals["alpha"]
 
-    def settle(self, tolerance: float) -> None:
-        """Compares the dual value with what it was when last asked."""
-        dual = self.dual
-        self.change = abs(dual - self._dual_before) / max(abs(dual), 1e-300)
-        self.done, self._dual_before = self.change <= tolerance, dual
+
+class Course:
+    """Where all problems stand: the rows that are still active, with an alpha of each problem, and by how much the dual
+    value of each has changed, relative. had_others: rows may have been kept for classes that did not come."""
+
+    def __init__(self, dtype):
+        self.n_passes, self.had_others, self.rows = 0, False, ActiveRows(dtype, 0, 1, self._columns)
+        self._duals = self.changes = self.is_done = np.zeros(0)
+
+    def begin(self, n_problems: int, had_others: bool) -> None:
+        """After the rows have been read."""
+        self.had_others, self._duals, self.is_done = had_others, np.zeros(n_problems), np.zeros(n_problems, bool)
+        self.changes = np.full(n_problems, np.inf)
+
+    def settle(self, machines, tolerance: float) -> None:
+        """Compares dual values with what they were when last asked; problems whose are as near as that are done."""
+        self.n_passes += 1
+        for k in np.flatnonzero(~self.is_done):
+            dual = machines[k].dual
+            self.changes[k] = abs(dual - self._duals[k]) / max(abs(dual), 1e-300)
+            self._duals[k] = dual
+        self.is_done = self.changes <= tolerance
+
+    def _columns(self, n: int):
+        """Which of the n dual variables that were kept with a row are those of the problems there are now."""
+        met, wanted = n - 1, len(self.changes)
+        if n == wanted:
+            return slice(None)
+        if met == 1 and wanted > 1:
+            return [0, 0, *[1] * (wanted - 2)]
+        return [*range(met), *[met] * (wanted - met)]
 
 
 class HarshShrinking(OneVsRest):
@@ -49,53 +71,54 @@ class HarshShrinking(OneVsRest):
 
     machine_type, reads_once = Machine, True
 
-    def __init__(self, stream, config, squared_loss: bool = False):
-        super().__init__(stream, config, squared_loss)
-        self._inner, self._had_others = config.inner or INNER, False
-        self._active = ActiveRows(stream.dtype, 0, 1, self._columns)
+    def __init__(self, stream, config, squared_loss: bool = False, states: list | None = None):
+        super().__init__(stream, config, squared_loss, states)
+        self._course, self._inner = states[0].course if states else Course(stream.dtype), config.inner or INNER
 
     def passes(self):
-        self._started = time.perf_counter()
-        kept = self._read_once()
-        self._had_others = bool(self._others)
-        self._end_reading()
-        for machine in self._machines:
-            machine.settle(tolerance=-1.0)
-        number = 1
-        yield self._stats(number, self._stream.description.n_rows, kept)
-        while not all(machine.done for machine in self._machines):
-            number += 1
+        self._begin()
+        course = self._course
+        if not self._machines.all_met:
+            kept = self._read_once()
+            had_others = bool(self._machines.others)
+            self._end_reading()
+            course.begin(len(self._machines), had_others)
+            for machine in self._machines:
+                machine.state.course = course
+            course.settle(self._machines, tolerance=-1.0)
+            yield self._stats(self._stream.description.n_rows, kept)
+        while not course.is_done.all():
             visits = self._sweep_active()
-            self._settle()
-            yield self._stats(number, visits, self._active.n_rows)
+            course.settle(self._machines, self._config.tolerance)
+            yield self._stats(visits, course.rows.n_rows)
 
     # --- the one pass over the data
 
     def _read_once(self) -> int:
         """Returns the number of rows that some problem wants."""
-        kept = 0
-        self._check_known()
+        kept, active = 0, self._course.rows
         for arena, order in self._stream.arenas():
-            self._meet()
-            self._active.memory, self._active.copies = self._room(), self._n_copies
-            most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._everyone))
-            for start, end in self._slices(arena.rows, order, most_rows):
+            self._machines.meet()
+            active.memory, active.copies = self._machines.room(), self._n_copies
+            most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._machines.everyone))
+            for start, end in self._growing_bias.slices(arena.rows, order, most_rows):
                 self.deadline.check()
                 kept += self._visit_once(arena.rows.take(order[start:end]))
         return kept
 
     def _visit_once(self, rows) -> int:
         """All machines visit these rows; those that one of them wants are kept."""
-        everyone = self._everyone
+        everyone = self._machines.everyone
         alphas = np.empty((len(everyone), len(rows)))
-        self._map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
+        self._workers.map(Machine.visit_once, everyone, [rows] * len(everyone), alphas)
         self.deadline.check()
         wanted = self._wanted(self._machines, rows, alphas)
-        kept = wanted | self._wanted(self._others, rows, alphas[len(self._machines) :])
-        self._active.append(rows.take(np.flatnonzero(kept)), alphas.T[kept])
+        kept = wanted | self._wanted(self._machines.others, rows, alphas[len(self._machines) :])
+        self._course.rows.append(rows.take(np.flatnonzero(kept)), alphas.T[kept])
         return int(wanted.sum())
 
-    def _wanted(self, machines, rows, alphas) -> np.ndarray:
+    @staticmethod
+    def _wanted(machines, rows, alphas) -> np.ndarray:
         mask = np.zeros(len(rows), bool)
         for machine, own in zip(machines, alphas, strict=False):
             mask |= machine.wants(rows, own)
@@ -105,61 +128,48 @@ class HarshShrinking(OneVsRest):
     def _n_copies(self) -> int:
         return min(self._config.threads, len(self._machines))
 
-    def _columns(self, n: int):
-        """Which of the n dual variables that were kept with a row are those of the problems there are now."""
-        met, wanted = n - 1, len(self._machines)
-        if self._stream.labels_known or n == 1:
-            return slice(None)
-        if met == 1 and wanted > 1:
-            return [0, 0, *[1] * (wanted - 2)]
-        return [*range(met), *[met] * (wanted - met)]
-
     # --- sub-problems of the active rows
 
     def _sweep_active(self) -> int:
         """One outer iteration; returns the visits made."""
-        before, visits = self._active, 0
-        busy = [k for k, machine in enumerate(self._machines) if not machine.done]
+        course, visits = self._course, 0
+        before, busy = course.rows, np.flatnonzero(~course.is_done)
         machines = [self._machines[k] for k in busy]
-        before.memory, before.copies = self._room(), self._n_copies
-        self._active = ActiveRows(self._stream.dtype, before.memory, self._n_copies, spilling=True)
+        before.memory, before.copies = self._machines.room(), self._n_copies
+        course.rows = ActiveRows(self._stream.dtype, before.memory, self._n_copies, spilling=True)
         for group in before.groups():
-            if self._had_others:
+            if course.had_others:
                 group = group.part(self._wanted(machines, group.table, group.alphas.T[busy]))
             alphas = group.alphas.T[busy]
-            self._map(Machine.sweep, machines, [group.table] * len(busy), alphas, [self._inner] * len(busy))
+            own = [group.table] * len(busy), alphas, [self._inner] * len(busy)
+            self._workers.map(Machine.sweep, machines, *own)
             visits += self._inner * len(group.table)
             group.alphas[:, busy] = alphas.T
             self.deadline.check()
             group = group.part(self._wanted(machines, group.table, alphas))
             if before.alone:
-                self._active.adopt(group)
+                course.rows.adopt(group)
             else:
-                self._active.append_all(group)
-            del group, alphas
+                course.rows.append_all(group)
+            del group, alphas, own
         before.close()
-        self._had_others = False
+        course.had_others = False
         return visits
 
-    def _settle(self) -> None:
-        for machine in self._machines:
-            if not machine.done:
-                machine.settle(self._config.tolerance)
-
-    def _stats(self, number: int, visits: int, active: int) -> PassStats:
-        self.compute = time.perf_counter() - self._started - self.wait
-        change = max((machine.change for machine in self._machines), default=0.0)
+    def _stats(self, visits: int, active: int) -> PassStats:
+        self.compute, course = time.perf_counter() - self._started - self.wait, self._course
         return PassStats(
-            number, visits, active, dual=self.dual, change=change, bytes_read=self.bytes_read, wait=self.wait,
-            compute=self.compute, finished=number > 1 and all(machine.done for machine in self._machines),
+            course.n_passes, visits, active, dual=self.dual, change=float(course.changes.max()),
+            bytes_read=self.bytes_read, wait=self.wait, compute=self.compute,
+            finished=course.n_passes > 1 and bool(course.is_done.all()),
         )
 
     # --- the end
 
     def finish(self, reason: str, stopped=lambda: False) -> str:
-        self._active.close()
+        self._course.rows.close()
         return super().finish(reason, stopped)
 
     def close(self) -> None:
-        self._active.close()
+        self._course.rows.close()
         super().close()
