@@ -11,19 +11,24 @@ from llsvm.frames import codec, frame_checksum
 from llsvm.reader import ROW, Arena, copy_rows
 from llsvm.scratch import Scratch
 
+# Bytes of a row in a problem that it is active in: the problem's number, the row's slot by problem, and marks.
+PAIR_BYTES = 12
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
+NOBODY = np.empty(0, np.uint16)
 
 
 @dataclass
 class Group:
-    """Rows that are in memory together: a table, and what each has in every problem, alphas[r, k]."""
+    """Rows that are in memory together: a table, and what each has in every problem, alphas[r, k]. Of shared rows
+    alphas[r, 0] is in how many problems a row is active, and owners has the numbers of these (shared.py)."""
 
     table: np.ndarray
     alphas: np.ndarray
     data: list
+    owners: np.ndarray
 
     def part(self, mask: np.ndarray) -> Group:
-        return Group(self.table.take(np.flatnonzero(mask)), self.alphas[mask], self.data)
+        return Group(self.table.take(np.flatnonzero(mask)), self.alphas[mask], self.data, self.owners)
 
 
 @dataclass
@@ -32,6 +37,7 @@ class _Saved:
 
     n_rows: int
     n_columns: int
+    n_owners: int
     n_bytes: int
     position: int
     frames: list[tuple[int, str]]
@@ -46,20 +52,28 @@ class _Segment:
         self._arena = Arena(n_bytes, np.empty(n_rows, ROW), dtype)
         self._alphas = np.empty((n_rows, n_columns), kind)
         self.n_columns, self.full = n_columns, False
+        self._owners = []
 
-    def take(self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray) -> tuple[int, int]:
-        """Copies the first of the chosen rows, as many as there is space for; returns how many, and how many rows that
-        were chosen or not are behind it."""
+    def take(self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray, owners: np.ndarray) -> tuple[int, int, int]:
+        """Copies the first of the chosen rows, as many as there is space for; returns how many, how many rows that were
+        chosen or not are behind it, and how many owners they have."""
         before = self._arena.n_rows
         seen = self._arena.take(rows, chosen)
         taken = self._arena.n_rows - before
         self._alphas[before : before + taken] = alphas[:taken]
         self.full = seen < len(rows)
-        return taken, seen
+        owned = int(alphas[:taken, 0].sum()) if len(owners) else 0
+        self._owners += [owners[:owned].copy()] if owned else []
+        return taken, seen, owned
 
     def clear(self) -> None:
         self._arena.clear()
-        self.full = False
+        self._owners, self.full = [], False
+
+    @property
+    def owners(self) -> np.ndarray:
+        self._owners = [np.concatenate([*self._owners, NOBODY])] if len(self._owners) != 1 else self._owners
+        return self._owners[0]
 
     room = property(lambda self: len(self._arena.data))
     n_rows = property(lambda self: self._arena.n_rows)
@@ -67,6 +81,7 @@ class _Segment:
     rows = property(lambda self: self._arena.rows)
     alphas = property(lambda self: self._alphas[: self.n_rows])
     data = property(lambda self: self._arena.data)
+    n_owners = property(lambda self: sum(map(len, self._owners)))
 
 
 class ActiveRows:
@@ -93,18 +108,19 @@ class ActiveRows:
         return (1 + self.copies) * (ROW.itemsize + 4) + self._beside + numbers
 
     def _size(self, segment) -> int:
-        return segment.n_bytes + segment.n_rows * self._row_bytes(segment.n_columns)
+        pairs = PAIR_BYTES * segment.n_owners
+        return segment.n_bytes + segment.n_rows * self._row_bytes(segment.n_columns) + pairs
 
-    def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None) -> None:
+    def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None, owners=NOBODY) -> None:
         """Takes copies of these rows, or of those chosen by a mask; alphas[r] are the dual variables of the r-th."""
         chosen = np.ones(len(rows), bool) if chosen is None else chosen
         self.n_rows += len(alphas)
         while len(alphas):
             segment = self._open_segment(rows, chosen, alphas.shape[1])
             before = self._size(segment)
-            taken, seen = segment.take(rows, chosen, alphas)
+            taken, seen, owned = segment.take(rows, chosen, alphas, owners)
             self._held += self._size(segment) - before
-            rows, chosen, alphas = rows[seen:], chosen[seen:], alphas[taken:]
+            rows, chosen, alphas, owners = rows[seen:], chosen[seen:], alphas[taken:], owners[owned:]
             if segment.full and (self._spilling or self._held + segment.room > self.memory):
                 self.spill()
 
@@ -131,25 +147,25 @@ class ActiveRows:
         """Keeps a group, which is all there is, where it is."""
         self._resident, self.n_rows = group, len(group.table)
 
-    def has_room(self, n_rows: int, n_bytes: int, n_columns: int = 1) -> bool:
+    def has_room(self, n_rows: int, n_bytes: int, n_owners: int = 0) -> bool:
         """Whether about so many rows of so many bytes can be appended before any go to the file."""
-        return self._held + n_bytes + n_rows * self._row_bytes(n_columns) + 2 * self._segment_bytes <= self.memory
+        n_bytes += n_rows * self._row_bytes(1) + n_owners * PAIR_BYTES
+        return self._held + n_bytes + 2 * self._segment_bytes <= self.memory
 
-    def parts_in_memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(table, alphas) of the rows that are in memory, as they can be swept where they are."""
-        return [(segment.rows, segment.alphas) for segment in self._segments if isinstance(segment, _Segment)]
+    @property
+    def in_memory(self) -> list[_Segment]:
+        return [segment for segment in self._segments if isinstance(segment, _Segment)]
 
-    def keep(self, table: np.ndarray, alphas: np.ndarray, chosen: np.ndarray) -> None:
-        """Of the rows in memory, whose parts have been joined to these, only those that are chosen."""
-        segments = [segment for segment in self._segments if isinstance(segment, _Segment)]
-        self.n_rows += int(chosen.sum()) - len(table)
-        alphas = alphas[chosen]
-        for segment in segments:  # a row never moves behind its place, so none is overwritten before it has moved
+    def keep(self, table: np.ndarray, alphas: np.ndarray, chosen: np.ndarray, owners=NOBODY) -> None:
+        """Of the rows in memory, whose parts have been joined to this table, only those that are chosen; alphas[r] and
+        the owners are those of the r-th of these."""
+        self.n_rows += len(alphas) - len(table)
+        for segment in self.in_memory:  # a row never moves behind its place, so none is overwritten before it has moved
             segment.clear()
-            taken, seen = segment.take(table, chosen, alphas)
-            table, chosen, alphas = table[seen:], chosen[seen:], alphas[taken:]
+            taken, seen, owned = segment.take(table, chosen, alphas, owners)
+            table, chosen, alphas, owners = table[seen:], chosen[seen:], alphas[taken:], owners[owned:]
         self._segments = [segment for segment in self._segments if segment.n_rows]
-        self._held = sum(map(self._size, segments))
+        self._held = sum(map(self._size, self.in_memory))
 
     def spill(self) -> None:
         """Moves all that is in memory to the file."""
@@ -165,14 +181,14 @@ class ActiveRows:
 
     def _write(self, segment: _Segment) -> _Saved:
         segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
-        parts = segment.rows, segment.data[: segment.n_bytes], segment.alphas
+        parts = segment.rows, segment.data[: segment.n_bytes], segment.alphas, segment.owners
         position, frames = self._end, []
         for part in parts:
             frame = codec.compress(part.reshape(-1).view(np.uint8))
             self._file.write(frame, self._end)
             self._end += len(frame)
             frames.append((len(frame), frame_checksum(frame)))
-        return _Saved(segment.n_rows, segment.n_columns, segment.n_bytes, position, frames)
+        return _Saved(segment.n_rows, segment.n_columns, segment.n_owners, segment.n_bytes, position, frames)
 
     @property
     def fit(self) -> bool:
@@ -216,24 +232,26 @@ class ActiveRows:
         """One group of several segments, of which none is held any longer."""
         n_bytes = [segment.n_bytes + -segment.n_bytes % 8 if isinstance(segment, _Saved) else 0 for segment in segments]
         table, room = np.empty(sum(segment.n_rows for segment in segments), ROW), np.empty(sum(n_bytes), np.uint8)
-        alphas, data, start, place = [], [room], 0, 0
+        alphas, owners, data, start, place = [], [], [room], 0, 0
         while segments:
             segment, size = segments.pop(0), n_bytes.pop(0)
             rows = table[start : start + segment.n_rows]
             if isinstance(segment, _Segment):
                 copy_rows(segment.rows, rows)
                 data.append(segment.data)
-                own = segment.alphas
+                own = segment.alphas, segment.owners
             else:
                 own = self._read(segment, rows, room[place : place + segment.n_bytes])
-            alphas.append(own[:, self._columns(segment.n_columns)])
+            alphas.append(own[0][:, self._columns(segment.n_columns)])
+            owners.append(own[1])
             start, place = start + segment.n_rows, place + size
-        return Group(table, np.concatenate(alphas), data)
+        return Group(table, np.concatenate(alphas), data, np.concatenate(owners))
 
-    def _read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """Reads a segment's table and data into these; returns its dual variables."""
+    def _read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads a segment's table and data into these; returns its dual variables and owners."""
         alphas, position = np.empty((saved.n_rows, saved.n_columns), self._kind), saved.position
-        for (size, checksum), room in zip(saved.frames, (rows, data, alphas), strict=True):
+        owners = np.empty(saved.n_owners, np.uint16)
+        for (size, checksum), room in zip(saved.frames, (rows, data, alphas, owners), strict=True):
             frame, target = self._file.read(size, position), room.reshape(-1).view(np.uint8)
             position += size
             try:
@@ -242,7 +260,7 @@ class ActiveRows:
             except DataError as error:
                 raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
         rows["data"] += np.uint64(data.ctypes.data)
-        return alphas
+        return alphas, owners
 
     @property
     def bytes_written(self) -> int:

@@ -109,6 +109,10 @@ class Alphas:
             yield start, self.read(start, int(in_order[last - 1]) - start + 1).copy(), order[first:last]
             first = last
 
+    def __del__(self):
+        """States that are handed on share this: the file is closed when nobody holds it."""
+        self.close()
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

@@ -128,12 +128,12 @@ def may_be_resident(solver, config: Config) -> bool:
     return bool(config.batch) if solver.many_passes else bool(solver.in_memory or solver.many_in_memory)
 
 
-def as_stream(data, config: Config, whole_blocks: bool = False):
+def as_stream(data, config: Config):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
     *vectors, _ = _footprint(config.method, config, len(data.description.labels))
     room = memory.working(config.memory) - memory.vector_bytes(data.n_features, *vectors)
-    return SetStream(data, max(0, room), config.seed, whole_blocks)
+    return SetStream(data, max(0, room), config.seed)
 
 
 def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:

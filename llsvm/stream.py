@@ -131,17 +131,16 @@ class SetStream:
 
     labels_known, repeatable, resident = True, True, False
 
-    def __init__(self, blocks: BlockSet, memory: int, seed: int, whole_blocks: bool = False):
+    def __init__(self, blocks: BlockSet, memory: int, seed: int):
         self._blocks, self._seed, self.chunk_rows = blocks, seed, blocks.chunk_rows
         self.description, self.dtype = blocks.description, blocks.dtype
         self.labels, self.n_features = self.description.labels, blocks.n_features
         self.largest_norm = self.description.largest_norm
         self.feature_ids, self.where, self.in_memory_from = blocks.feature_ids, blocks.where, blocks.in_memory_from
         sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
-        of_unit = (lambda counts: np.bincount(blocks.chunk_block, counts)) if whole_blocks else (lambda counts: counts)
-        self._group_bytes = max(int(of_unit(sizes).max()), int(GROUP_SHARE * memory))
+        self._group_bytes = max(int(sizes.max()), int(GROUP_SHARE * memory))
         row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize) / blocks.n_rows
-        self.group_rows = max(int(of_unit(blocks.chunk_rows).max()), int(1.1 * self._group_bytes / row_bytes)) + 1
+        self.group_rows = max(int(blocks.chunk_rows.max()), int(1.1 * self._group_bytes / row_bytes)) + 1
         self._sizes, self.n_bytes, self._n_orders = sizes, 0, 0
         self.bytes_read, self.wait, self.progress = 0, 0.0, _ignore
 

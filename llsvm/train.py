@@ -11,7 +11,7 @@ import numpy as np
 
 from llsvm import __version__, memory, reader, solvers
 from llsvm.core import Certificate, DataError, Deadline, Description, PassStats, Stopped, TooLarge, label_order, quoted
-from llsvm.data import as_stream, may_be_resident, wants_one_pass
+from llsvm.data import as_stream, wants_one_pass
 from llsvm.data import open_data as open_data  # the first of what training takes; then start, run, make_model
 from llsvm.model import Model, from_features
 from llsvm.options import OPTIONS, Config
@@ -72,14 +72,12 @@ def start(data, config: Config, states: list | None = None):
     if solver.one_pass and not config.exact:
         return solver.one_pass(data, config, solver.squared_loss, **given)
     resident = isinstance(data, reader.Resident)
-    if resident and solver.in_memory:
-        return solver.in_memory(problems_of(data.description, config), config, data, **given)
-    if len(data.description.labels) > 2 or not solver.streaming:
-        build = solver.many_in_memory if resident else solver.many_streaming
-        return build(as_stream(data, config, whole_blocks=not may_be_resident(solver, config)), config,
-                     solver.squared_loss, **given)  # fmt: skip
-    [problem] = problems_of(data.description, config)
-    return solver.streaming(problem, config, data, **given)
+    if build := solver.in_memory if resident else solver.streaming:
+        if not resident:
+            build.check_room(data.description, config)
+        return build(problems_of(data.description, config), config, data, **given)
+    build = solver.many_in_memory if resident else solver.many_streaming
+    return build(as_stream(data, config), config, solver.squared_loss, **given)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:

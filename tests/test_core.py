@@ -27,6 +27,7 @@ LEVELS = [
     {"text", "features", "blockset", "writer", "model", "alphas", "report"},
     {"reader", "evaluate", "split"},
     {"active", "stream", "predict"},
+    {"shared"},
     {"solvers"},
     {"options"},
     {"data", "words"},
@@ -39,9 +40,9 @@ SOLVER_LEVELS = [
     {"copies", "parts", "marks"},
     {"team"},
     {"dual_cd"},
-    {"streaming", "one_vs_rest"},
-    {"from_disk", "dual_machine"},
-    {"resident", "dual_many", "shrink", "primal", "ball", "multiclass"},
+    {"one_vs_rest", "learners", "layout"},
+    {"dual_machine", "streaming"},
+    {"from_disk", "resident", "shrink", "primal", "ball", "multiclass"},
     {"solvers"},
 ]
 LONGEST_FUNCTION, MOST_ARGUMENTS = 60, 12

@@ -259,7 +259,7 @@ def test_data_are_tall_by_their_rows_and_features(n_rows, n_features, expected):
     for squared in (False, True):
         problem = Problem(0, 2, (0.5, 1.0), squared, 0.0, 1e-3)
         solver = dual_cd.DualCD(problem, train.Config(), n_features + 1, np.zeros(1))
-        assert solver._is_tall(n_rows) == (expected and not squared)
+        assert solver.is_tall(n_rows) == (expected and not squared)
 
 
 @SOLVERS

@@ -447,7 +447,7 @@ def counts(monkeypatch):
     """Of groups of active rows, by round; there are several in a pass where there are several groups."""
     groups, counted = ActiveRows.groups, []
 
-    def count(self, keep):
+    def count(self, keep=False):
         counted.append(0)
         for group in groups(self, keep):
             counted[-1] += 1
@@ -460,14 +460,19 @@ def counts(monkeypatch):
 
 @pytest.fixture
 def left(monkeypatch):
-    """How many of how many active rows left memory, each time that it was full."""
-    keep, found = ActiveRows.keep, []
+    """How many of how many active rows left memory, each time that it was full; none where all went to the file."""
+    keep, spill, found = ActiveRows.keep, ActiveRows.spill, []
 
-    def count(self, table, alphas, chosen):
+    def count(self, table, alphas, chosen, owners):
         found.append((int((~chosen).sum()), len(table)))
-        keep(self, table, alphas, chosen)
+        keep(self, table, alphas, chosen, owners)
+
+    def write(self):
+        found.extend([(0, 1)] * bool(self.in_memory))
+        spill(self)
 
     monkeypatch.setattr(ActiveRows, "keep", count)
+    monkeypatch.setattr(ActiveRows, "spill", write)
     return found
 
 
@@ -486,16 +491,16 @@ def test_the_dual_variables_that_are_kept_are_those_of_w(texts, request, counts,
     assert any(gone for gone, _ in left) == (share < 0.3)
     assert any(not gone for gone, _ in left) == (share == 0.02)  # these went to the file
     assert swept() > 0
-    rows, y = np.zeros((blocks.n_rows, blocks.n_features + 1)), []
+    rows, y, [learner] = np.zeros((blocks.n_rows, blocks.n_features + 1)), [], solver._learners
     for chunk, start in zip(range(blocks.n_chunks), np.cumsum([0, *blocks.chunk_rows]), strict=False):
         block = blocks.load_chunk(chunk)
         X = scipy.sparse.csr_matrix((block.values, block.features, block.indptr), (block.n_rows, blocks.n_features))
         rows[start : start + block.n_rows, :-1] = X.toarray()
-        y.extend(solver.problem.codes[block.codes, 0])
+        y.extend(learner.problem.codes[block.codes, 0])
     rows[:, -1] = 1
-    alphas = solver._alphas.read(0, blocks.n_rows).astype(float)
+    alphas = learner.state.alphas.read(0, blocks.n_rows).astype(float)
     expected = alphas * y @ rows
-    np.testing.assert_allclose(solver.state.w, expected, atol=1e-9)
+    np.testing.assert_allclose(learner.state.w, expected, atol=1e-9)
     assert alphas.sum() - 0.5 * expected @ expected == pytest.approx(solver.dual, rel=1e-9)
     solver.close()
 
@@ -514,7 +519,7 @@ def test_a_pass_whose_losses_are_below_the_dual_is_followed_by_a_certificate(tex
 
 @pytest.mark.parametrize(("solver", "enough"), [("dual", 0), ("dual", 0.8), ("dual", 30), ("dual-l2", 0.8)])
 def test_the_last_pass_only_looks_at_most_rows_and_may_be_wrong_about_it(rows, solve, monkeypatch, solver, enough):
-    monkeypatch.setattr(from_disk, "ENOUGH", enough)
+    monkeypatch.setattr(streaming, "ENOUGH", enough)
     fitted = solve(solver, "disk", tolerance=1e-5)
     visits = [stats.visits for stats in fitted.passes]
     assert fitted.outcome.reason == "converged"

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from llsvm.core import Certificate, Deadline, PassStats, UsageError
-from llsvm.solvers import ball, dual_many, from_disk, multiclass, primal, resident, shrink, streaming
+from llsvm.solvers import ball, from_disk, multiclass, primal, resident, shrink, streaming
 
 
 class Solver(Protocol):
@@ -49,9 +49,9 @@ class Solver(Protocol):
 class Method:
     """A row of the table.
 
-    `in_memory` builds a Solver from the problems and rows that are all in memory, `streaming`
-    from one problem and rows on disk; a solver without `in_memory` always streams. `many_in_memory` and
-    `many_streaming` build it from a stream of rows of more than two classes.
+    `in_memory` builds a Solver from the problems and rows that are all in memory, `streaming` from the problems and
+    rows on disk; a solver without `in_memory` always streams. `many_in_memory` and `many_streaming` build it from a
+    stream of rows, whose classes are one problem.
     `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
     variant, if any; `many_passes` from a stream that can be read again and again.
     `measure` is what its tolerance is of. Its own options are in the table of llsvm.options.
@@ -79,17 +79,17 @@ SOLVERS = {
     method.name: method
     for method in (
         Method("dual", "hinge loss, dual coordinate descent, exact", 3, "L2R_L1LOSS_SVC_DUAL", False,
-               resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming),
+               resident.InMemory, from_disk.FromDisk),
         Method("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
-               resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming),
+               resident.InMemory, from_disk.FromDisk),
         Method("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
                many_in_memory=multiclass.CrammerSinger, many_streaming=multiclass.CrammerSingerStreaming),
         Method("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
         Method("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks, many_streaming=dual_many.Blocks),
+               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks),
         Method("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
-               "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, from_disk.FromDisk, many_streaming=dual_many.Streaming,
+               "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, from_disk.FromDisk,
                one_pass=shrink.HarshShrinking, measure="change of the dual"),
         Method("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
                False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),

@@ -51,14 +51,15 @@ class State:
     """All that training changes for one problem.
 
     w; sums, what sweeps have found (State in _dual.pxd); the counter of the shuffles so far; the limit of
-    extrapolations; the best certified w. Of rows in memory also their duals, by slot, and where the sweeps stand.
+    extrapolations; the best certified w; where the sweeps stand. Of rows in memory also their duals, by slot; of rows
+    on disk their alphas, those of all problems together.
     """
 
     def __init__(self, size: int, bias: float = 0.0):
         self.w, self.sums, self.counter = np.zeros(size), np.zeros(1, _dual_cd.STATE), 0
         self.sums["bias"] = bias
         self.limit, self.best = StepLimit(), Best()
-        self.duals = self.course = None
+        self.duals = self.alphas = self.course = None
 
     @property
     def dual(self) -> float:
@@ -269,7 +270,7 @@ class DualCD:
             yield loss
             loss, steps = rows.step(w, loss, w - self.state.w), steps + 1
 
-    def _is_tall(self, n_rows: int) -> bool:
+    def is_tall(self, n_rows: int) -> bool:
         """Whether a sample tells about so many rows. (Alphas without a bound are proportional to the errors of w: those
         of a sample's w would be far off.)"""
         tall = n_rows >= max(TALL * len(self.state.w), SAMPLE_SHARE * SMALLEST_SAMPLE)

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llsvm import memory
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, look_at_end
-from llsvm.pool import Pool
-from llsvm.problem import total_of
+from llsvm.core import NEVER, Certificate
 from llsvm.reader import DUAL, Resident, shuffle
 from llsvm.solvers import newton
 from llsvm.solvers.copies import Copies
@@ -23,6 +21,7 @@ from llsvm.solvers.dual_cd import (
     choose_slots,
     parts_of,
 )
+from llsvm.solvers.learners import Learners
 from llsvm.solvers.machines import MACHINE_BYTES
 from llsvm.solvers.team import Team
 from llsvm.solvers.together import half_square
@@ -82,7 +81,7 @@ class Learner(DualCD):
     def _new_course(self, from_nothing: bool) -> Course:
         n_rows = len(self._table)
         course = Course(np.arange(n_rows, dtype=np.int32), n_rows, newton.patience(n_rows, len(self.state.w)))
-        if from_nothing and self._is_tall(n_rows):
+        if from_nothing and self.is_tall(n_rows):
             course.is_sample = True
             shuffle(course.order, n_rows, self._config.seed, 0)
             course.n_active //= SAMPLE_SHARE
@@ -95,6 +94,14 @@ class Learner(DualCD):
     @property
     def n_active(self) -> int:
         return self.state.course.n_active
+
+    @property
+    def last_w(self) -> np.ndarray:
+        return self.state.w
+
+    def release(self) -> None:
+        """Lets go of w, which has been taken."""
+        self.state.w = self.state.best.w = None
 
     def turn(self, most: int, run=map) -> None:
         """Sweeps, so many at most, until a survey is due, and the survey. run: map, or that of a pool of threads."""
@@ -184,12 +191,10 @@ class Learner(DualCD):
         course.take_all()
 
 
-class InMemory:
+class InMemory(Learners):
     """All rows in memory: each round, every problem that is not done sweeps until all rows should be surveyed. The rows
     of the last that is left are surveyed by all threads; a single problem is swept by all of them, too (of ten classes,
     the last one gained nothing by that)."""
-
-    reads_once, deadline, wait = False, NEVER, 0.0
 
     @staticmethod
     def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
@@ -201,41 +206,16 @@ class InMemory:
         return n_problems, 4 if n_problems > 1 else 3, MACHINE_BYTES, row_bytes
 
     def __init__(self, problems: list, config, data: Resident, states: list | None = None):
-        self._data, self._config, self.bias = data, config, problems[0].bias
+        super().__init__(problems, config)
+        self._data, self.bytes_read = data, data.bytes_read
         duals = [data.duals, *(np.zeros(data.n_rows, DUAL) for _ in problems[1:])]
         given = zip(problems, duals, states or [None] * len(problems), strict=True)
         self._learners = [Learner(problem, config, data, own, state) for problem, own, state in given]
-        self._pool, self._team = Pool(config.threads), None
-        self.bytes_read, self.compute = data.bytes_read, 0.0
-        self.best_w, self.uncertified = None, ""
         *vectors, row_bytes = self.footprint(config, max(2, len(problems)))
         taken = memory.vector_bytes(data.description.n_features, *vectors) + data.n_rows * row_bytes
         room = (memory.working(config.memory) - taken - data.n_bytes) // min(config.threads, len(problems))
         for learner in self._learners:
             learner.may_descend = newton.fits(data.n_rows, len(learner.state.w), room)
-
-    @property
-    def states(self) -> list:
-        """Of all problems, to go on from with the same rows, now or elsewhere: valid between passes."""
-        return [learner.state for learner in self._learners]
-
-    @property
-    def dual(self) -> float:
-        return sum(learner.dual for learner in self._learners)
-
-    @property
-    def certified(self) -> Certificate | None:
-        certificates = [learner.certified for learner in self._learners]
-        return total_of(certificates) if all(certificates) else None
-
-    @property
-    def certificates(self) -> list[Certificate]:
-        """Of each problem, once all have one."""
-        return [learner.certified for learner in self._learners] if self.certified else []
-
-    @property
-    def _busy(self) -> list[Learner]:
-        return [learner for learner in self._learners if not learner.done]
 
     def show_progress(self, bar) -> None:
         """A pass is over too soon for one."""
@@ -249,7 +229,10 @@ class InMemory:
             self._share_out(busy, lambda learner, run: learner.turn(
                 1 if alone else self._config.max_passes - learner.n_passes, run))  # fmt: skip
             self.compute += time.perf_counter() - start
-            yield self._stats(busy)
+            yield self._stats(
+                max(learner.n_passes for learner in self._learners), sum(learner.visits for learner in busy),
+                sum(learner.n_active for learner in busy),
+            )
 
     def _share_out(self, learners, work) -> None:
         """work(learner, run) for each of these: one a thread, or the last by all threads. When the time for training is
@@ -279,36 +262,9 @@ class InMemory:
                 self._data.sort(self._pool.map)
         return self._team
 
-    def _stats(self, busy: list[Learner]) -> PassStats:
-        for learner in self._learners:
-            learner.state.best.raise_dual(learner.met.dual)
-        certified = self.certified
-        known = certified or total_of(learner.certified or learner.met for learner in self._learners)
-        return PassStats(
-            max(learner.n_passes for learner in self._learners), sum(learner.visits for learner in busy),
-            sum(learner.n_active for learner in busy), certified is not None, known.primal, known.dual,
-            known.relative_gap, self.bytes_read, self.wait, self.compute, finished=not self._busy,
-        )
-
-    def finish(self, reason: str, stopped=lambda: False) -> str:
-        """What was certified is the model; what was not, or was told its passes, is looked at once more."""
-        if self._busy and (self.certified is None or reason == "passes"):
-            def look():
-                self._share_out(self._busy, lambda learner, run: learner.look(run, self.deadline))
-
-            reason = look_at_end(reason, look, lambda: not self._busy)
-        self.uncertified = "" if self.certified else OUT_OF_TIME
-        self.best_w = self.weights(best=True)
-        return reason
-
-    def weights(self, best: bool = False) -> np.ndarray:
-        """As they are now, or the best, (features + 1, columns), the bias last."""
-        found = [learner.best_w if best and learner.certified else learner.state.w for learner in self._learners]
-        return np.column_stack(found) if len(found) > 1 else found[0][:, None]
+    def _certify(self) -> None:
+        self._share_out(self._busy, lambda learner, run: learner.look(run, self.deadline))
 
     def close(self) -> None:
-        if self._team:
-            self._team.close()
-        self._pool.shutdown()
+        super().close()
         self._data.release()
-        self._learners = []

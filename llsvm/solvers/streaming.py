@@ -3,235 +3,303 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from llsvm.alphas import Alphas
 from llsvm.core import Certificate
 from llsvm.evaluate import total_loss
-from llsvm.memory import BUFFERS, format_size, too_small, working
-from llsvm.reader import DUAL, ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes, shuffle
+from llsvm.memory import check_vectors
+from llsvm.reader import DUAL, shuffle
 from llsvm.solvers.dual_cd import DualCD
+from llsvm.solvers.layout import DESKS, VECTORS, Layout, Reading
+from llsvm.solvers.learners import Learners
+from llsvm.solvers.newton import ByPasses
+from llsvm.solvers.machines import MACHINE_BYTES
+from llsvm.solvers.team import Team
 from llsvm.solvers.together import half_square
 
 WORTH_CERTIFYING = 20
-ARENAS_SHARE = 4  # a third arena only where three of the smallest take no more than this part of the memory left
+# Behind this part of the rows they are only looked at, as long as the gap, by those seen, is within this part of -e.
+FIRST_LOOK, ENOUGH = 1 / 16, 0.8
+ALPHAS_TOGETHER = 1 << 15
 
 
-class Streaming(DualCD):
-    """Rows from disk, group by group: what `dual` out of core and `block` have in common.
+@dataclass
+class Course:
+    """Where a Visitor stands between two passes.
 
-    A pass loads every chunk once. The w it began with is certified on the way, by one more dot per row, against the
-    dual value at its end.
+    estimate: of its relative gap; visited_all: whether the pass before did; n_active: rows to be swept between passes.
+    start: the w to which rows are given the alphas, that of a sample or of Newton's method, and the loss of those that
+    have got them.
     """
 
-    _n_active = 0  # rows that are swept between passes
-    _is_first = True  # this pass
-    _is_between_passes = True  # no row of a pass is left to be read
+    n_passes: int = 0
+    estimate: float = np.inf
+    visited_all: bool = True
+    n_active: int = 0
+    start: np.ndarray | None = None
+    start_loss: float = 0.0
+    newton: ByPasses | None = None
 
-    def __init__(self, problem, config, blocks):
-        super().__init__(problem, config, blocks.n_features + 1, np.zeros(1, blocks.dtype), problem.may_round)
-        self.blocks = blocks
-        self._gather_team(blocks.description)
+
+class Rows:
+    """What the problems of a block set share: where each row's dual variables stand, those of one problem together."""
+
+    def __init__(self, blocks, alphas: Alphas):
+        self.n_rows, self.alphas = blocks.n_rows, alphas
         self._first_rows = np.concatenate([[0], np.cumsum(blocks.chunk_rows)])
         self._starts = self._first_rows.tolist()
-        self._lay_out()
-        self._reader = Prefetcher(blocks, self._groups, self._plan(), self._n_readers(len(self._groups)))
 
-    def _n_readers(self, n_arenas: int) -> int:
-        """Threads that fill arenas, beside this one, which helps them."""
-        return min(n_arenas, max(2, self._config.threads)) - 1
+    def runs(self, group) -> list[tuple[int, int, int]]:
+        """Of the chunks of a group: (where its rows begin in the group, and end, and begin in the set)."""
+        ends = np.cumsum([0, *(self._starts[chunk + 1] - self._starts[chunk] for chunk in group)]).tolist()
+        return [(*span, self._starts[chunk]) for span, chunk in zip(pairwise(ends), group, strict=True)]
 
-    def _lay_out(self) -> None:
-        """Divides the working memory; see docs/out-of-core.md."""
-        blocks, value_size = self.blocks, self.blocks.dtype.itemsize
-        largest = int((blocks.chunk_nonzeros * (4 + value_size) + 8 * blocks.chunk_rows).max())
-        sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, value_size)
-        smallest_group = self._smallest_group(sizes)
-        for n_arenas in range(self._most_arenas(), 1, -1):
-            decoding = max(0, 3 * largest * (self._n_readers(n_arenas) + 1) - BUFFERS)
-            fixed = 3 * 8 * (blocks.n_features + 1) + decoding + 160 * blocks.n_chunks
-            rest = working(self._config.memory) - fixed
-            if rest >= ARENAS_SHARE * n_arenas * smallest_group:
-                break
-        if rest < max(2 * smallest_group, 8 * blocks.n_features):  # the fourth vector: writing the model
-            self._refuse(fixed + max(blocks.n_features * 8, 2 * smallest_group))
-        alpha_type = np.dtype(np.float32 if self._steps.rounded else np.float64)
-        alpha_bytes = alpha_type.itemsize * blocks.n_rows
-        alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest_group
-        rest -= alpha_bytes if alphas_fit else 0
-        self._alphas = Alphas(blocks.n_rows, alpha_type, alphas_fit)
-        group_bytes = self._group_size(rest, smallest_group)
-        row_bytes = rows_bytes(blocks.n_rows, blocks.n_nonzeros, value_size) / blocks.n_rows
-        group_rows = max(int(group_bytes / row_bytes * 1.1), int(self._most_rows())) + 1
-        table_bytes = group_rows * (ROW.itemsize + DUAL.itemsize)
-        self._group_bytes = max(self._largest_group(), group_bytes - table_bytes)
-        self._spare_bytes = max(0, rest - n_arenas * (self._group_bytes + table_bytes))
-        self._group_rows, self._order = group_rows, np.empty(group_rows, np.int32)
-        self._duals = np.zeros(group_rows, DUAL)  # of the rows that are visited
-        self._groups = [Arena(self._group_bytes, np.empty(group_rows, ROW), blocks.dtype) for _ in range(n_arenas)]
+    def positions(self, rows) -> np.ndarray:
+        return self._first_rows[rows["chunk"]] + rows["place"]
 
-    def _most_arenas(self) -> int:
-        """One that is visited, and those that are filled meanwhile."""
-        return 2
 
-    def _largest_group(self) -> int:
-        """Bytes of the rows of the largest unit that must be in memory as a whole."""
-        blocks = self.blocks
-        return self._smallest_group(arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize))
+class Desk:
+    """What it takes to visit the rows of a group."""
 
-    def _refuse(self, needed: int) -> None:
-        what = f"the weights of {self.blocks.n_features} features and the rows to work on take {format_size(needed)}"
-        raise too_small(self._config.memory, f"{what} at least", needed, or_else=self._other_way())
+    def __init__(self, n_rows: int):
+        self.duals, self.order = np.zeros(n_rows, DUAL), np.empty(n_rows, np.int32)
 
-    def _other_way(self) -> str:
-        return ""
 
-    def _begin_visit(self, arena: Arena, group) -> None:
-        """Gives the rows of a group their alphas."""
-        for alphas, start in self._runs(arena, group):
-            alphas[:] = self._alphas.read(start, len(alphas))
+class Visitor(DualCD):
+    """One problem, whose rows come by group by group.
 
-    def _end_visit(self, arena: Arena, group) -> None:
-        for alphas, start in self._runs(arena, group):
-            self._alphas.write(start, alphas)
+    The w that a pass began with is certified on the way, by one more dot per row, against the dual value at its end.
+    """
 
-    def _runs(self, arena: Arena, group):
-        """Of every chunk of a group: (the alphas of its rows, the number of its first row in the set)."""
-        alphas, place = self._duals["alpha"], 0
-        for chunk in group:
-            start, end = self._starts[chunk : chunk + 2]
-            yield alphas[place : place + end - start], start
-            place += end - start
+    def __init__(self, problem, config, rows: Rows, number: int, kind, rounding: bool, size: int, state=None):
+        super().__init__(problem, config, size, kind, rounding, state)
+        self._rows, self.number, self._first = rows, number, number * rows.n_rows
+        self.state.course = self.state.course or Course()
+        self._snapshot, self._loss, self._gap, self._dual_before = None, 0.0, 0.0, 0.0
+        self.is_enough = False
 
-    def passes(self):
-        number, estimate = 0, np.inf
-        self._prepare()
-        while True:
-            start, number, waited = time.perf_counter(), number + 1, self._reader.wait
-            looking = self._last_w is self.state.w and estimate <= WORTH_CERTIFYING * self.problem.tolerance
-            snapshot = self.state.w.copy() if looking else None
-            loss = self._pass(snapshot)
-            self._is_first = False
-            if snapshot is not None:
-                self._certify(snapshot, loss)
-            snapshot = None  # makes room for an Extrapolation
-            self._end_pass(self._is_done())
-            self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
-            self.compute += time.perf_counter() - start - (self.wait - waited)
-            met = self._met()
-            stats = self._stats(number, self._n_active, met)
-            estimate = min(met.estimate, stats.gap)
-            yield stats
+    @property
+    def done(self) -> bool:
+        return self._is_done()
 
-    def _pass(self, snapshot: np.ndarray | None) -> float:
-        """Visits all rows; returns the loss at this w, with which the pass began.
+    @property
+    def last_w(self) -> np.ndarray:
+        """The w to be looked at: that of the sample, as long as rows are given the alphas that belong to it."""
+        start = self.state.course.start
+        return self.state.w if start is None else start
 
-        As long as that w seems good enough, rows are only looked at."""
-        sums, loss, gap, rows_left, self._is_between_passes = np.zeros(3), 0.0, 0.0, self.blocks.n_rows, False
-        dual, is_enough = self.dual if snapshot is not None else 0.0, False
-        self.state.begin_pass()
-        while rows_left:
-            while not self._reader.ready and self._use_wait():
-                pass
-            arena, group = self._reader.next()
-            rows_left -= arena.n_rows
-            if self._is_first:  # all alphas are 0
-                self._duals[:] = 0
-            else:
-                self._begin_visit(arena, group)
-            if snapshot is not None:
-                self._look_at(arena.rows, self._duals, snapshot, sums)
-                loss, gap, seen = loss + sums[0], gap + sums[1], 1 - rows_left / self.blocks.n_rows
-                is_enough = self._is_enough(Certificate(dual + gap / seen, dual), seen)
-            if not is_enough:
-                self._visit(arena)
-                self._end_visit(arena, group)
-                self._after_visit(arena)
-            self._reader.release(arena)
-            self._progress(1 - rows_left / self.blocks.n_rows)
-            self._is_between_passes = not rows_left
-            self.deadline.check()
-        return loss
-
-    def _met(self) -> Certificate:
+    @property
+    def met(self) -> Certificate:
         """The objectives with the losses met in the pass, if it visited all rows."""
         square = half_square(self.state.w)
-        loss = self.state["losses"] if self.state["visits"] == self.blocks.n_rows else np.inf
+        loss = self.state["losses"] if self.state["visits"] == self._rows.n_rows else np.inf
         return Certificate(square + loss, self.state.dual_at(square))
 
+    def begin_pass(self) -> None:
+        course = self.state.course
+        looking = course.start is None and course.estimate <= WORTH_CERTIFYING * self.problem.tolerance
+        self._snapshot = self.state.w.copy() if looking else None
+        self._loss, self._gap, self._dual_before, self.is_enough = 0.0, 0.0, self.dual if looking else 0.0, False
+        self.state.begin_pass()
+
+    def see(self, rows, runs, desk: Desk, seen: float) -> None:
+        """Looks at the rows of a group and visits them, unless that is no longer needed. seen: the part of all rows
+        that will have come by then."""
+        duals = desk.duals[: len(rows)]
+        if not self.state.course.n_passes:  # all alphas are 0
+            duals[:] = 0
+        else:
+            for start, end, first in runs:
+                duals["alpha"][start:end] = self._rows.alphas.read(self._first + first, end - start)
+        if self._snapshot is not None:
+            self._look(rows, duals, seen)
+        if self.is_enough:
+            return
+        self._visit(rows, duals, desk.order[: len(rows)])
+        for start, end, first in runs:
+            self._rows.alphas.write(self._first + first, duals["alpha"][start:end])
+
+    def _look(self, rows, duals, seen: float) -> None:
+        """As long as the w of the pass's beginning seems good enough, rows are only looked at."""
+        sums, before = np.zeros(3), self._dual_before
+        self._look_at(rows, duals, self._snapshot, sums)
+        self._loss, self._gap = self._loss + sums[0], self._gap + sums[1]
+        estimate = Certificate(before + self._gap / seen, before).relative_gap
+        may_be = self.may_look and self.state.course.visited_all and seen >= FIRST_LOOK
+        self.is_enough = may_be and estimate <= ENOUGH * self.problem.tolerance
+
+    may_look = False  # whether a pass may end by looking alone
+
+    def _visit(self, rows, duals, order) -> None:
+        raise NotImplementedError
+
+    def end_look(self) -> None:
+        """After the last row of a pass, which certified the w that it began with."""
+        self.state.course.n_passes += 1
+        if self._snapshot is not None:
+            self._certify(self._snapshot, self._loss)
+        self._snapshot = None  # makes room for an Extrapolation
+
+    def end_pass(self) -> None:
+        """After all that belongs to a pass."""
+        self.state.best.raise_dual(self.met.dual)
+        met = self.met
+        self.state.course.estimate = min(met.estimate, (self.certified or met).relative_gap)
+
+    def begin_look(self) -> None:
+        self._loss = 0.0
+
+    def look(self, rows) -> None:
+        self._loss += total_loss(rows, self.last_w, self.problem, self._kind)
+
     def certify(self) -> None:
-        """The gap of w as it is now: one pass that only reads."""
-        w, loss, rows_left = self._last_w, 0.0, self.blocks.n_rows
-        if not self._is_between_passes:
-            self._begin_again()
-        while rows_left:
-            self.deadline.check()
-            arena, _ = self._reader.next()
-            loss += total_loss(arena.rows, w, self.problem, self._kind)
-            rows_left -= arena.n_rows
-            self._reader.release(arena)
-            self.wait, self.bytes_read = self._reader.wait, self._reader.bytes_read
-        self._certify(w, loss)
+        """After a look at all rows."""
+        self._certify(self.last_w, self._loss)
 
-    def _begin_again(self) -> None:
-        """Reads from the first row on, in the middle of a pass."""
-        blocks, before = self.blocks, (self._reader.bytes_read, self._reader.wait)
-        self._reader.close()
-        sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
-        plan = groups(np.arange(blocks.n_chunks), sizes, blocks.chunk_rows, self._group_bytes, self._group_rows)
-        self._reader = None  # before there is another
-        self._reader = Prefetcher(blocks, self._groups, plan, self._n_readers(len(self._groups)))
-        self._reader.bytes_read, self._reader.wait = before
-        self._is_between_passes = True
+    def release(self) -> None:
+        self.state.w = self.state.best.w = self.state.course = None
 
-    def close(self) -> None:
-        self._close_team()
-        self._reader.close()
-        self._alphas.close()
-        self._groups = self._reader = self._order = self._duals = self._alphas = self.state.w = None
+
+class Streaming(Learners):
+    """Rows from disk, group by group: a pass loads every chunk once, for all problems that are not done."""
+
+    visitor, whole_blocks = Visitor, False
+
+    @staticmethod
+    def check_room(description, config) -> None:
+        """Before there are problems: refuses a budget in which those of many classes do not fit."""
+        if len(description.labels) > 2:
+            check_vectors(description.n_features, len(description.labels), config.memory, VECTORS, MACHINE_BYTES)
+
+    def __init__(self, problems: list, config, blocks, states: list | None = None):
+        super().__init__(problems, config)
+        rounding = all(problem.may_round for problem in problems)
+        self.blocks, self._layout = blocks, Layout(blocks, config, len(problems), rounding, self.whole_blocks)
+        alphas = states[0].alphas if states else None
+        if alphas is None:
+            alphas = Alphas(blocks.n_rows * len(problems), self._layout.alpha_type, self._layout.alphas_fit)
+        self._rows, kind = Rows(blocks, alphas), np.zeros(1, blocks.dtype)
+        for number, (problem, state) in enumerate(zip(problems, states or [None] * len(problems), strict=True)):
+            learner = self.visitor(problem, config, self._rows, number, kind, rounding, blocks.n_features + 1, state)
+            learner.state.alphas = alphas
+            self._learners.append(learner)
+        self._gather_team()
+        self._n_passes_before = self._n_passes
+        n_desks = min(DESKS, config.threads, len(problems))
+        self._desks = [Desk(self._layout.group_rows) for _ in range(n_desks)]
+        self._reading = Reading(blocks, self._layout, self._plan())
+
+    def _gather_team(self) -> None:
+        """Threads that sweep one problem together; where there are several, each sweeps one."""
+        if self._config.threads > 1 and len(self._learners) == 1:
+            [learner] = self._learners
+            self._team = Team(self._config.threads, self.blocks.description, learner.problem.is_bounded)
+            learner.team = self._team
+
+    @property
+    def _n_passes(self) -> int:
+        return max(learner.state.course.n_passes for learner in self._learners)
+
+    def _orders(self, units: np.ndarray):
+        """A random order of these a pass, for ever, from the next pass on."""
+        n_passes = 0
+        while True:
+            shuffle(units, len(units), ~self._config.seed & (2**64 - 1), n_passes)
+            n_passes += 1
+            if n_passes > self._n_passes_before:
+                yield units
+
+    def _share_out(self, learners: list, work, desks: list | None = None) -> None:
+        """work(learner, desk) for each of these, by several threads; when the time for training is over, the others are
+        left as they are."""
+        desks, supply = desks or self._desks, iter(learners)
+
+        def work_on(desk):
+            for learner in supply:  # which all threads take from
+                if self.deadline.passed:
+                    return
+                work(learner, desk)
+
+        run = self._pool.map if len(learners) > 1 and len(desks) > 1 else map
+        list(run(work_on, desks if len(learners) > 1 else desks[:1]))
+
+    def passes(self):
+        for learner in self._learners:
+            learner.deadline = self.deadline
+        self._prepare()
+        while True:
+            start, waited, busy = time.perf_counter(), self._reading.wait, self._busy
+            for learner in busy:
+                learner.begin_pass()
+            self._pass(busy)
+            for learner in busy:
+                learner.end_look()
+            self._end_pass(busy)
+            self.wait, self.bytes_read = self._reading.wait, self._reading.bytes_read
+            self.compute += time.perf_counter() - start - (self.wait - waited)
+            for learner in busy:
+                learner.end_pass()
+            visits = max((int(learner.state["visits"]) for learner in busy), default=0)
+            yield self._stats(self._n_passes, visits, self._n_active)
+
+    _n_active = 0  # rows that are swept between passes
 
     def _prepare(self) -> None:
         """Before the first pass."""
 
+    def _pass(self, busy: list) -> None:
+        for arena, group in self._reading.one_pass(self.deadline.check, use_wait=self._use_wait):
+            self._visit(arena, self._rows.runs(group), busy)
+            self._progress(self._reading.seen)
+
+    def _visit(self, arena, runs, busy: list) -> None:
+        seen = self._reading.seen
+        self._share_out(busy, lambda learner, desk: learner.see(arena.rows, runs, desk, seen))
+
     def _use_wait(self) -> bool:
-        """Does some work while the next rows are not there; False if there is none."""
         return False
 
-    def _is_enough(self, estimate: Certificate, seen: float) -> bool:
-        """Whether the w that a pass began with is good enough, by this part of the rows."""
-        return False
+    def _end_pass(self, visiting: list) -> None:
+        """The rows of a pass have come by, to these problems."""
 
-    def _after_visit(self, arena: Arena) -> None:
-        pass
+    def _certify(self) -> None:
+        """The gaps of all w as they are now: one pass that only reads."""
+        self._reading.begin_again()
+        busy = self._busy
+        for learner in busy:
+            learner.begin_look()
+        self.deadline.check()
+        for arena, _ in self._reading.one_pass(self.deadline.check):
+            self._share_out(busy, lambda learner, desk: learner.look(arena.rows))
+            self.wait, self.bytes_read = self._reading.wait, self._reading.bytes_read
+        for learner in busy:
+            learner.certify()
 
-    def _end_pass(self, done: bool) -> None:
-        """done: this pass was the last."""
+    def close(self) -> None:
+        super().close()
+        self._reading.close()
+        self._desks = self._rows = None
+
+
+class BlockVisitor(Visitor):
+    """Solves the block that is in memory."""
+
+    def _visit(self, rows, duals, order) -> None:
+        self._solve(rows, duals, 1 if self._config.inner is None else self._config.inner)
 
 
 class Blocks(Streaming):
     """The block minimisation of Yu et al. (KDD 2010), Algorithm 2: fixed blocks in random order, each solved by
-    `inner` sweeps (BLOCK-L-N) or until LIBLINEAR's stopping condition holds in it (BLOCK-L-D, inner = 0)."""
+    `inner` sweeps (BLOCK-L-N) or until LIBLINEAR's stopping condition holds in it (BLOCK-L-D, inner = 0); of several
+    problems, each solves the block that is in memory (section 6.2)."""
 
-    def _smallest_group(self, sizes) -> int:
-        return int(np.bincount(self.blocks.chunk_block, sizes).max())
-
-    def _most_rows(self) -> int:
-        return np.bincount(self.blocks.chunk_block, self.blocks.chunk_rows).max()
-
-    def _group_size(self, rest: int, smallest_group: int) -> int:
-        return smallest_group
-
-    def _other_way(self) -> str:
-        return ", or a set split into more blocks (llsvm-split -m), or -s dual, which needs no whole block in memory"
+    visitor, whole_blocks = BlockVisitor, True
 
     def _plan(self):
-        order, passes = np.unique(self.blocks.chunk_block).astype(np.int32), 0
-        while True:
-            shuffle(order, len(order), ~self._config.seed & (2**64 - 1), passes)
-            passes += 1
+        for order in self._orders(np.unique(self.blocks.chunk_block).astype(np.int32)):
             for block in order:
                 yield self.blocks.block_chunks(block).tolist()
-
-    def _visit(self, arena: Arena) -> None:
-        self._solve(arena.rows, self._duals, 1 if self._config.inner is None else self._config.inner)
