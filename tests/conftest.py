@@ -1,4 +1,5 @@
-"""What several test files share: commands run as a user does, and trainings. What is trained on is in problems.py."""
+"""What several test files share: commands run as a user does, and fixtures. What is trained on is in problems.py, how
+in training.py, and what must come out in objectives.py."""
 
 import functools
 import itertools
@@ -17,22 +18,8 @@ import numpy as np
 import pytest
 import zstandard
 from hypothesis import HealthCheck, settings
-from problems import (
-    N_FEATURES,
-    TEST,
-    TRAINING,
-    PlainModel,
-    make_rows,
-    read_model,
-    split,
-    write_model,
-    write_text,
-)
-
-from llsvm import train
-from llsvm.blockset import BlockSet
-from llsvm.files import Output
-from llsvm.model import save
+from problems import N_FEATURES, TEST, TRAINING, make_rows, split, write_model, write_text
+from training import fit_model
 
 BIN = Path(sys.executable).parent
 
@@ -214,26 +201,6 @@ def accuracy_line(predicted, truth):
 
 
 # --- trainings
-
-
-class Fit(NamedTuple):
-    """A training run: its outcome, the statistics of its passes, the model file, and that file as plain numbers."""
-
-    outcome: train.Outcome
-    passes: list
-    path: str
-    model: PlainModel
-    streamed: bool
-
-
-def fit_model(path, target, stopped=lambda: False, **options):
-    """Trains on the data at path as the commands do, and writes the model to target."""
-    config, passes = train.Config(**options), []
-    with train.open_data([str(path)], config) as data:
-        outcome = train.run(train.start(data, config), config, passes.append, stopped)
-        with Output(str(target)) as output:
-            save(train.make_model(outcome, data, config), output)
-        return Fit(outcome, passes, str(target), read_model(target), isinstance(data, BlockSet))
 
 
 @pytest.fixture

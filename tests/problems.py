@@ -1,7 +1,8 @@
-"""Generated problems, as rows, text and block sets; models read, and objectives computed, by nothing but NumPy."""
+"""Generated problems, as rows, text and block sets; model files written and read by nothing but Python."""
 
 import bz2
 import gzip
+import json
 import lzma
 from pathlib import Path
 from typing import NamedTuple
@@ -149,26 +150,52 @@ def records_of(table):
     return records
 
 
-# --- models and objectives
+# --- models
 
 
 class PlainModel(NamedTuple):
+    """weights: (features, columns); bias_weights: one a column, or None; info: of our own last line."""
+
     header: dict
-    w: np.ndarray
-    bias_w: float
+    weights: np.ndarray
+    bias_weights: np.ndarray | None = None
+    info: dict = {}
 
     @property
     def labels(self):
-        return self.header["label"].split()
+        return self.info.get("labels", self.header["label"].split())
+
+    @property
+    def bias(self):
+        return float(self.header["bias"])
+
+    @property
+    def w(self):
+        """Of two classes."""
+        return self.weights[:, 0]
+
+    @property
+    def bias_w(self):
+        return 0.0 if self.bias_weights is None else self.bias_weights[0]
+
+    def matrix(self, n_features):
+        """The weights of so many features, which may be more than the model has, and of the bias, if it has one."""
+        w = np.zeros((n_features + (self.bias_weights is not None), self.weights.shape[1]))
+        w[: len(self.weights)] = self.weights
+        if self.bias_weights is not None:
+            w[-1] = self.bias_weights
+        return w
 
 
 def read_model(path):
-    """A two-class model file in LIBLINEAR's format, read by nothing but Python."""
+    """A model file in LIBLINEAR's format, read by nothing but Python."""
     with open(path) as file:
         header = dict(line.split(None, 1) for line in iter(lambda: next(file).strip(), "w"))
         n_features, has_bias = int(header["nr_feature"]), float(header["bias"]) >= 0
-        weights = [float(next(file)) for _ in range(n_features + has_bias)]
-    return PlainModel(header, np.array(weights[:n_features]), weights[-1] if has_bias else 0.0)
+        weights = np.array([next(file).split() for _ in range(n_features + has_bias)], float)
+        last = next(file, "")
+    info = json.loads(last.split(" ", 2)[2]) if last.startswith("llsvm ") else {}
+    return PlainModel(header, weights[:n_features], weights[-1] if has_bias else None, info)
 
 
 def write_model(path, weights, bias=-1.0, bias_weight=0.0):
@@ -179,49 +206,10 @@ def write_model(path, weights, bias=-1.0, bias_weight=0.0):
 
 
 def scores(X, model):
-    """Positive where the first label of the model is meant."""
-    w = np.zeros(X.shape[1])
-    w[: len(model.w)] = model.w
-    return X @ w + max(0.0, float(model.header["bias"])) * model.bias_w
+    """Of a model of two classes: positive where its first label is meant."""
+    w = model.matrix(X.shape[1])[: X.shape[1], 0]
+    return X @ w + max(0.0, model.bias) * model.bias_w
 
 
 def predicted(X, model):
     return np.where(scores(X, model) > 0, *map(int, model.labels))
-
-
-def objective(X, labels, model, C=1.0, weights=None, squared=False):
-    """P(w) = w.w / 2 + sum_i C_i loss_i of a model, with the bias as one more feature."""
-    labels = np.array([str(label) for label in labels])
-    y = np.where(labels == model.labels[0], 1.0, -1.0)
-    costs = C * np.array([(weights or {}).get(label, 1.0) for label in labels])
-    violations = np.maximum(0, 1 - y * scores(X, model))
-    return (model.w @ model.w + model.bias_w**2) / 2 + costs @ (violations**2 if squared else violations)
-
-
-def signs_and_costs(labels, classes, C=1.0, weights=None):
-    """Y[k, i] and C[k, i] of row i in problem k: one of two classes, else one for each against the rest, as LIBLINEAR
-    poses them."""
-    labels, weights = np.array(labels), weights or {}
-    positives = classes[:1] if len(classes) == 2 else classes
-    Y = np.array([np.where(labels == positive, 1.0, -1.0) for positive in positives])
-    own = np.array([weights.get(label, 1.0) for label in labels])
-    return Y, C * (own[None, :] if len(classes) == 2 else np.where(Y > 0, own, 1.0))
-
-
-def weights_of(model, n_features):
-    """(features and bias, columns), of models whose ids may be fewer."""
-    w = np.zeros((n_features, model.n_columns))
-    w[model.ids - 1] = model.weights
-    return w if model.bias_weights is None else np.vstack([w, model.bias_weights])
-
-
-def scores_by_class(X, w, bias):
-    """w: as of weights_of."""
-    return X @ w[:-1] + bias * w[-1] if bias >= 0 else X @ w
-
-
-def one_vs_rest(X, labels, classes, w, C=1.0, weights=None, squared=False, bias=-1.0):
-    """P(w) of every problem, one a column of w."""
-    Y, costs = signs_and_costs(labels, classes, C, weights)
-    losses = np.maximum(0, 1 - Y * scores_by_class(X, w, bias).T)
-    return 0.5 * (w**2).sum(0) + (costs * losses ** (1 + squared)).sum(1)

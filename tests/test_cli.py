@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import accuracy_line, assert_refused, contents
-from problems import COMPRESS, N_FEATURES, TEST, TRAINING, as_text, objective, predicted, read_model
+from objectives import objective
+from problems import COMPRESS, N_FEATURES, TEST, TRAINING, as_text, predicted, read_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -184,14 +185,14 @@ def test_an_unfinished_set_is_not_taken_for_the_only_one(refuse, here):
         (["-w-1", "2"], {"weights": {"-1": 2}}),
         (["-w1", "0.5", "-w-1", "4", "-c", "0.1"], {"weights": {"1": 0.5, "-1": 4}, "C": 0.1}),
         (["-w", "balanced"], {"weights": {str(y): 150 / (TRAINING[1] == y).sum() for y in (1, -1)}}),
-        (["-s", "1", "-c", "2"], {"squared": True, "C": 2}),
-        (["-s", "1", "-w-1", "5"], {"squared": True, "weights": {"-1": 5}}),
+        (["-s", "1", "-c", "2"], {"loss": "squared", "C": 2}),
+        (["-s", "1", "-w-1", "5"], {"loss": "squared", "weights": {"-1": 5}}),
         (["-s", "3", "-B", "0.5"], {}),
         (["-s", "block", "-B", "-1"], {}),
         (["-c", "100", "-e", "1e-6"], {"C": 100}),
         (["-s", "pegasos", "-B", "1", "-c", "0.1", "-w-1", "2"], {"C": 0.1, "weights": {"-1": 2}}),
         (["-s", "pegasos", "-B", "R", "--max-passes", "1"], {}),
-        (["-s", "stream", "-B", "1", "-w1", "3"], {"squared": True, "weights": {"1": 3}}),
+        (["-s", "stream", "-B", "1", "-w1", "3"], {"loss": "squared", "weights": {"1": 3}}),
     ],
     ids=" ".join,
 )
@@ -208,8 +209,7 @@ def test_weights_of_labels_that_are_words(run, here):
     finished = run("llsvm-train", "-wspam", "3", "mail.txt", "new")
     assert finished.returncode == 0
     assert json.loads(run("llsvm", "info", "new", "--json").stdout)["labels"] == names
-    numbers = np.where(y == y[0], 1, 2)  # as which LIBLINEAR's header has them
-    expected = objective(X, numbers, read_model(here / "new"), weights={str(names.index("spam") + 1): 3})
+    expected = objective(X, np.where(y > 0, "spam", "ham"), read_model(here / "new"), weights={"spam": 3})
     assert printed_primal(finished.stdout) == pytest.approx(expected, rel=1e-8)
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse
-from liblinear import liblinearutil
-from problems import arena_of, make_classes, one_vs_rest, records_of
+from objectives import LOSSES, liblinear_primals, primals
+from problems import make_classes
+from training import fit_rows as fit
+from training import in_memory
 
 from llsvm import _dual_cd, train
-from llsvm.core import Certificate, Description
+from llsvm.core import Certificate
 from llsvm.problem import Best, Problem
-from llsvm.reader import Resident
 from llsvm.solvers import dual_cd
 from llsvm.solvers.dual_cd import Extrapolation, State, StepLimit
 
@@ -19,44 +20,22 @@ NUMBERS = {"dual": 3, "dual-l2": 1}  # LIBLINEAR's
 MOST_PASSES = 1000
 
 
-def in_memory(X, labels, dtype=np.float64):
-    names = list(dict.fromkeys(map(str, labels)))
-    codes = np.array([names.index(str(label)) for label in labels])
-    arena = arena_of(scipy.sparse.csr_matrix(X), codes, np.dtype(dtype))
-    norm = float(np.sqrt(arena.largest_square))
-    description = Description(len(codes), X.shape[1], int(arena.rows["length"].sum()), names, np.bincount(codes), norm,
-                              False, np.dtype(dtype), [])  # fmt: skip
-    return Resident(records_of(arena.rows), [arena.data], description, lambda: np.arange(1, X.shape[1] + 1), 0)
+def primal(X, y, w, solver="dual", C=1.0, weights=None, bias=1.0):
+    """P of a w that ends with the weight of the bias, 0 where there is none."""
+    return primals(LOSSES[solver], X, y, ["1", "-1"], w[:, None], C, weights, bias).item()
 
 
-def fit(X, labels, **options):
-    config, passes = train.Config(**{"bias": 1.0, "max_passes": MOST_PASSES, **options}), []
-    return train.run(train.start(in_memory(X, labels), config), config, passes.append), passes
-
-
-def primal(X, y, w, C=1.0, weights=None, bias=1.0, solver="dual", **_):
-    """P(w), the bias weight being the last."""
-    costs = C * np.array([(weights or {}).get(str(label), 1.0) for label in y])
-    losses = np.maximum(0, 1 - y * (X @ w[:-1] + max(bias, 0.0) * w[-1]))
-    return 0.5 * w @ w + costs @ losses ** (2 if solver == "dual-l2" else 1)
-
-
-def liblinear_primal(X, y, tolerance=1e-3, **options):
-    C, bias, weights = options.get("C", 1.0), options.get("bias", 1.0), options.get("weights") or {}
-    flags = " ".join(f"-w{label} {weight}" for label, weight in weights.items())
-    flags += f" -s {NUMBERS[options['solver']]} -c {C} -B {bias} -e {tolerance} -q"
-    model = liblinearutil.train(y, scipy.sparse.csr_matrix(X), flags)
-    w, b = model.get_decfun()
-    sign = 1.0 if model.get_labels()[0] == 1 else -1.0
-    return primal(X, y, sign * np.append(w, b / bias if bias > 0 else 0.0), **options)
+def liblinear_primal(X, y, solver="dual", C=1.0, weights=None, bias=1.0):
+    return liblinear_primals(LOSSES[solver], X, y, C, weights, bias, 1e-3).item()
 
 
 def assert_certified(X, y, tolerance, **options):
     """Whatever LIBLINEAR reached: no dual value is above its primal, nor is our primal by more than the gap."""
     outcome, passes = fit(X, y, tolerance=tolerance, **options)
-    certificate, theirs = outcome.certificate, liblinear_primal(X, y, **options)
+    terms = {name: options[name] for name in ("solver", "C", "weights", "bias") if name in options}
+    certificate, theirs = outcome.certificate, liblinear_primal(X, y, **terms)
     w = outcome.w[:, 0]
-    assert primal(X, y, w, **options) == pytest.approx(certificate.primal, rel=1e-9)
+    assert primal(X, y, w, **terms) == pytest.approx(certificate.primal, rel=1e-9)
     assert outcome.reason == "converged" and certificate.relative_gap <= tolerance
     assert certificate.dual <= theirs * (1 + 1e-9)
     assert certificate.primal <= theirs / (1 - tolerance) * (1 + 1e-9)
@@ -335,7 +314,7 @@ def test_where_the_end_is_far_what_is_certified_holds(tall, change):
     X, y = change(*tall)
     terms = {"solver": "dual", "C": 1e4}
     outcome, _ = fit(X, y, max_passes=60, **terms)
-    certificate, theirs = outcome.certificate, liblinear_primal(X, y, 1.0, **terms)
+    certificate, theirs = outcome.certificate, liblinear_primal(X, y, **terms)
     assert primal(X, y, outcome.w[:, 0], **terms) == pytest.approx(certificate.primal, rel=1e-9)
     assert 0 < certificate.dual <= min(theirs, certificate.primal) * (1 + 1e-9)
     assert certificate.primal <= 1e4 * len(y)  # that of w = 0
@@ -385,12 +364,12 @@ def test_tall_data_of_several_classes_come_to_the_optimum(samples, solver, threa
     X, codes = make_classes(17_000, 3)
     outcome, _ = fit(X, codes, solver=solver, threads=threads, C=0.1)
     labels = list(dict.fromkeys(codes))
-    values = one_vs_rest(X, codes, labels, outcome.w, 0.1, squared=solver == "dual-l2", bias=1.0)
+    values = primals(LOSSES[solver], X, codes, list(map(str, labels)), outcome.w, 0.1, bias=1.0)
     assert [c.primal for c in outcome.classes] == pytest.approx(values, rel=1e-9)
     assert len(samples) == (3 if solver == "dual" else 0)
     for label, certificate in zip(labels, outcome.classes, strict=True):
         y = np.where(codes == label, 1, -1)
-        theirs = liblinear_primal(X, y, 0.01, solver=solver, C=0.1)
+        theirs = liblinear_primal(X, y, solver, C=0.1)
         assert certificate.relative_gap <= 1e-3
         assert certificate.dual <= theirs * (1 + 1e-9)
         assert certificate.primal <= theirs / (1 - 1e-3) * (1 + 1e-9)

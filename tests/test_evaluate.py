@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from problems import PlainModel, arrays, make_rows, objective, split, write_text
+from objectives import multiples, objective
+from problems import PlainModel, arrays, make_rows, split, write_text
 
 from llsvm import reader, train
 from llsvm.blockset import BlockSet
@@ -159,7 +160,21 @@ def test_the_sums_of_a_ray_tell_the_loss_at_every_multiple(squared, tmp_path):
 
 def test_the_objective_that_tests_judge_by_is_right():
     """The reference itself, by hand: two rows, w = (1, 0), bias weight 2 for a feature of 0.5."""
-    model = PlainModel({"label": "1 -1", "bias": "0.5"}, np.array([1.0, 0.0]), 2.0)
+    model = PlainModel({"label": "1 -1", "bias": "0.5"}, np.array([[1.0], [0.0]]), np.array([2.0]))
     X = scipy.sparse.csr_matrix([[1.0, 7.0], [0.25, 1.0]])
     assert objective(X, [1, -1], model, C=2.0) == (1 + 4) / 2 + 2 * (0 + 2.25)
-    assert objective(X, [1, -1], model, weights={"-1": 3.0}, squared=True) == (1 + 4) / 2 + 3 * 2.25**2
+    assert objective(X, [1, -1], model, weights={"-1": 3.0}, loss="squared") == (1 + 4) / 2 + 3 * 2.25**2
+    y, w = np.array([1, -1]), np.array([1.0, 0.0, 2.0])
+    assert multiples(np.array([1.0]), X, y, np.array([2.0, 2.0]), w, 0.5) == [(1 + 4) / 2 + 2 * (0 + 2.25)]
+
+
+def test_the_objective_of_several_classes_that_tests_judge_by_is_right():
+    """By hand: the rows (1) and (2) of classes a and c, and w = 1, 0, 2 of classes a, b, c."""
+    X, labels, header = scipy.sparse.csr_matrix([[1.0], [2.0]]), ["a", "c"], {"label": "a b c", "bias": "-1"}
+    model = PlainModel(header, np.array([[1.0, 0.0, 2.0]]))
+    norm = (1 + 4) / 2
+    assert objective(X, labels, model, loss="cs") == norm + max(0, 1 - 1 + 2) + 0
+    assert objective(X, labels, model, loss="ww", C=3.0) == norm + 3 * ((1 - 1) + (1 - 1 + 2)) + 0
+    # One against the rest: of a 0 and 1 + 2, of b 1 and 1, of c 1 + 2 and 0.
+    assert objective(X, labels, model) == norm + 3 + 2 + 3
+    assert objective(X, labels, model, weights={"a": 2.0}, loss="squared") == norm + 9 + 2 + 9

@@ -364,7 +364,7 @@ def test_words_stand_in_the_order_of_first_occurrence(tmp_path, fit):
     rows = make_rows(40)
     labels = np.where(rows.y == rows.y[0], "zebra", "ant")
     fitted = fit(write_text(tmp_path / "rows.txt", rows.X, labels))
-    assert fitted.model.labels == ["1", "2"]
+    assert fitted.model.header["label"].split() == ["1", "2"]
     assert load(fitted.path).labels == ["zebra", "ant"]
     scores = rows.X @ fitted.model.w
     assert (np.where(scores > 0, "zebra", "ant") == labels).all()

@@ -1,12 +1,15 @@
 """Newton's method with the squared hinge loss: ill-scaled data, in memory and from disk, beside LIBLINEAR and NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.sparse
-from liblinear import liblinearutil
-from problems import arena_of, one_vs_rest, split, write_text
+from objectives import liblinear_primals, objective
+from problems import arena_of, split, write_text
+from training import LARGE
 
-from llsvm import _newton, memory, train
+from llsvm import _newton, memory
 from llsvm.reader import DUAL
 from llsvm.solvers import newton
 
@@ -34,55 +37,35 @@ def unscaled(n_rows, n_classes):
     return (X - 128) / 64 + 100, codes
 
 
-def fit(paths, **options):
-    config = train.Config(solver="dual-l2", tolerance=TOLERANCE, max_passes=PASSES, bias=1.0, **options)
-    with train.open_data(paths, config) as data:
-        where = "memory" if type(data).__name__ in ("Resident", "ResidentStream") else "disk"
-        outcome = train.run(train.start(data, config), config)
-        return where, outcome, data.feature_ids() - 1, data.description.labels
-
-
-def primals(X, codes, outcome, columns, labels, C):
-    w = np.zeros((X.shape[1] + 1, outcome.w.shape[1]))
-    w[columns], w[-1] = outcome.w[:-1], outcome.w[-1]
-    return one_vs_rest(X, codes.astype(str), labels, w, C, squared=True, bias=1.0)
-
-
-def liblinear_primals(X, codes, C):
-    y, found = codes.astype(float), []
-    for code in range(codes.max() + 1) if codes.max() > 1 else [1]:
-        signs = np.where(y == code, 1, -1)
-        model = liblinearutil.train(signs, scipy.sparse.csr_matrix(X), f"-s 1 -c {C} -B 1 -e 1e-4 -q")
-        w, b = model.get_decfun()
-        losses = np.maximum(0, 1 - signs * model.get_labels()[0] * (X @ np.array(w) + b))
-        found.append(0.5 * (np.dot(w, w) + b * b) + C * (losses**2).sum())
-    return np.array(found)
+@pytest.fixture
+def fit(fit):
+    return functools.partial(fit, solver="dual-l2", tolerance=TOLERANCE, max_passes=PASSES, bias=1.0)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize("make, C", [(pixels, 1.0), (mixed, 1.0), (unscaled, 1.0), (pixels, 1e6)])
-def test_ill_scaled_data_converge_to_what_liblinear_finds(tmp_path, make, C, n_classes, place, threads):
+def test_ill_scaled_data_converge_to_what_liblinear_finds(tmp_path, fit, make, C, n_classes, place, threads):
     X, codes = make(3000, n_classes)
     text = write_text(tmp_path / "data.txt", X, codes)
     path = split(text, 8, precision="float64") if place == "disk" else text
-    options = {"memory": 1 << 19} if place == "disk" else {"memory": 1 << 30, "precision": "float64"}
-    where, outcome, columns, labels = fit([path], C=C, threads=threads, **options)
-    assert (where, outcome.reason) == (place, "converged")
-    found = primals(X, codes, outcome, columns, labels, C).sum()
-    assert found == pytest.approx(outcome.certificate.primal, rel=1e-6)
-    theirs = liblinear_primals(X, codes, C).sum()
-    assert outcome.certificate.dual <= theirs * (1 + 1e-9)
+    options = {"memory": 1 << 19} if place == "disk" else {"memory": LARGE, "precision": "float64"}
+    fitted = fit(path, C=C, threads=threads, **options)
+    assert (fitted.where.split()[-1], fitted.outcome.reason) == (place, "converged")
+    found = objective(X, codes, fitted.model, C, loss="squared")
+    assert found == pytest.approx(fitted.certificate.primal, rel=1e-6)
+    theirs = liblinear_primals("squared", X, codes, C, bias=1.0, tolerance=1e-4).sum()
+    assert fitted.certificate.dual <= theirs * (1 + 1e-9)
     assert found <= theirs * (1 + TOLERANCE)
 
 
-def test_nothing_is_done_where_there_is_no_memory_for_it(tmp_path, monkeypatch):
+def test_nothing_is_done_where_there_is_no_memory_for_it(tmp_path, fit, monkeypatch):
     X, codes = pixels(3000, 2)
     text = write_text(tmp_path / "data.txt", X, codes)
     monkeypatch.setattr(newton, "fits", lambda n_rows, size, room: False)
-    _, outcome, *_ = fit([text], memory=1 << 30)
-    assert outcome.reason == "passes" and outcome.certificate.relative_gap > 0.5
+    fitted = fit(text)
+    assert fitted.outcome.reason == "passes" and fitted.certificate.relative_gap > 0.5
 
 
 def test_what_it_takes_is_counted():

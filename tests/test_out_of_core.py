@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 from conftest import accuracy_line, measure_peak
-from problems import objective, read_model, write_model
+from objectives import objective
+from problems import read_model, write_model
 
 from llsvm.memory import parse_size, promised
 
@@ -88,8 +89,8 @@ def rows(lines):
     return scipy.sparse.csr_matrix((values, ids.astype(np.int32) - 1, indptr), (len(y), N_FEATURES)), y
 
 
-def primal(path, rows, squared=False):
-    return objective(*rows, read_model(path), squared=squared)
+def primal(path, rows, loss="hinge"):
+    return objective(*rows, read_model(path), loss=loss)
 
 
 def read_log(path):
@@ -141,22 +142,22 @@ def test_a_tenth_of_the_memory_certifies_in_ten_passes(measure, folder, split, t
 
 
 @pytest.mark.parametrize(
-    "options, squared",
+    "options, loss",
     [
-        (["-s", "dual-l2"], True),
-        (["-s", "block", "--max-passes", 2], False),
-        (["-s", "shrink", "-e", 1e-6], False),
-        (["-s", "shrink", "--exact"], False),
-        (["-e", 1e-7, "--max-passes", 2], False),  # dual variables in float64: too many for this memory, so on disk
+        (["-s", "dual-l2"], "squared"),
+        (["-s", "block", "--max-passes", 2], "hinge"),
+        (["-s", "shrink", "-e", 1e-6], "hinge"),
+        (["-s", "shrink", "--exact"], "hinge"),
+        (["-e", 1e-7, "--max-passes", 2], "hinge"),  # dual variables in float64: too many for this memory, so on disk
     ],
     ids=["dual-l2", "block", "shrink", "shrink --exact", "alphas on disk"],
 )
-def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, squared):
+def test_every_way_to_train_stays_within_its_memory(measure, folder, shuffled, tenth, rows, options, loss):
     measured = measure("llsvm-train", *options, "--memory", tenth, "--log", "log", shuffled, "model")
     start, _, end = read_log(folder / "log")
     assert start["data"] == "on disk"
     assert measured.peak < promised(tenth)
-    assert end["primal"] == pytest.approx(primal(folder / "model", rows, squared), rel=1e-6)
+    assert end["primal"] == pytest.approx(primal(folder / "model", rows, loss), rel=1e-6)
     assert list((folder / "tmp").iterdir()) == []
 
 

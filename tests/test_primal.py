@@ -1,5 +1,6 @@
 """-s pegasos against a plain transcription of the algorithm, LIBLINEAR, and objectives by NumPy."""
 
+import functools
 import gzip
 import json
 import os
@@ -12,23 +13,21 @@ import numpy as np
 import pytest
 import scipy.sparse
 from conftest import measure_peak
-from liblinear import liblinearutil
+from objectives import objective, primals, signs_and_costs, train_liblinear
 from problems import (
     block_bytes,
     four_classes,
     growing_rows,
     make_classes,
     make_rows,
-    objective,
     radii_so_far,
     read_model,
-    signs_and_costs,
     split,
-    weights_of,
     write_text,
 )
+from training import LARGE
 
-from llsvm import _primal, _reader, reader, train
+from llsvm import _primal, _reader, reader
 from llsvm.blockset import BlockSet
 from llsvm.core import UsageError
 from llsvm.memory import promised
@@ -36,7 +35,6 @@ from llsvm.options import OPTIONS
 from llsvm.solvers import primal
 
 SEED = 5
-LARGE = 1 << 30
 FACTORS, NONE_OR_ALL = np.arange(513) / 256, np.arange(2)
 N_PASSES = 5
 
@@ -163,29 +161,17 @@ def data_of_set(path, n_features):
                 {place: row for row, place in enumerate(places)}, dict(enumerate(blocks.chunk_block.tolist())), ids)
 
 
-class Run(NamedTuple):
-    outcome: train.Outcome
-    passes: list
-    weights: list
-    model: object
-    where: str
+def weights_now(solver, data):
+    """A row a class, by feature id, the weight of the bias last."""
+    ids, w = data.feature_ids(), solver.weights()
+    found = np.zeros((w.shape[1], ids.max() + 1))
+    found[:, ids - 1], found[:, -1] = w[:-1].T, w[-1]
+    return found
 
 
-def pegasos(path, **options):
-    """Trains; `weights`: those after each pass, a row a class, by feature id, that of the bias last."""
-    config = train.Config(**{"solver": "pegasos", "tolerance": 1e-12, "seed": SEED, "memory": LARGE, **options})
-    passes, weights = [], []
-    with train.open_data([str(path)], config) as data:
-        solver = train.start(data, config)
-
-        def on_pass(stats):
-            passes.append(stats)
-            w = solver.weights()
-            weights.append(np.zeros((w.shape[1], data.feature_ids().max() + 1)))
-            weights[-1][:, data.feature_ids() - 1], weights[-1][:, -1] = w[:-1].T, w[-1]
-
-        outcome = train.run(solver, config, on_pass)
-        return Run(outcome, passes, weights, train.make_model(outcome, data, config), data.where)
+@pytest.fixture
+def pegasos(fit):
+    return functools.partial(fit, solver="pegasos", tolerance=1e-12, seed=SEED, look=weights_now)
 
 
 @pytest.fixture
@@ -251,12 +237,12 @@ def assert_close(found, expected, rtol=1e-6):
 
 
 def assert_same(run, expected, average=True, rtol=1e-6):
-    for found, w in zip(run.weights, expected.averages if average else expected.lasts, strict=True):
+    for found, w in zip(run.seen, expected.averages if average else expected.lasts, strict=True):
         assert_close(found, w, rtol)
     assert_close([stats.dual for stats in run.passes], expected.duals, rtol)
     assert run.outcome.certificate.primal == pytest.approx(expected.primal, rel=rtol)
     assert run.outcome.certificate.dual == run.passes[-1].dual
-    w = weights_of(run.model, expected.model.shape[1] - 1).T
+    w = run.model.matrix(expected.model.shape[1] - 1).T
     assert_close(w, expected.model[:, : w.shape[1]], rtol)
 
 
@@ -316,7 +302,7 @@ def problem_of(data, bias=-1.0, balanced=False, weights=None, **others):
 
 @EVERY_PLACE
 @pytest.mark.parametrize("way", WAYS)
-def test_every_pass_is_that_of_the_plain_algorithm(two, visits, way, place):
+def test_every_pass_is_that_of_the_plain_algorithm(two, visits, way, place, pegasos):
     data, options = two["set"], WAYS[way]
     run = pegasos(data.path, max_passes=N_PASSES, memory=PLACES[place], **options)
     assert run.where == ("on disk" if place == "disk" else "in memory")
@@ -325,7 +311,7 @@ def test_every_pass_is_that_of_the_plain_algorithm(two, visits, way, place):
     assert_same(run, follow(data, passes, **problem_of(data, **options)), options.get("average", True))
 
 
-def test_rows_of_text_in_memory_are_visited_in_an_order_that_the_pass_alone_decides(two, visits):
+def test_rows_of_text_in_memory_are_visited_in_an_order_that_the_pass_alone_decides(two, visits, pegasos):
     data, expected = two["text"], []
     run = pegasos(data.path, bias=1.0, max_passes=N_PASSES)
     for number in range(1, N_PASSES + 1):
@@ -337,7 +323,7 @@ def test_rows_of_text_in_memory_are_visited_in_an_order_that_the_pass_alone_deci
 
 
 @pytest.mark.parametrize("batch", [1, 0])
-def test_on_disk_the_order_of_chunks_and_rows_is_new_in_every_pass_and_for_every_seed(two, visits, batch):
+def test_on_disk_the_order_of_chunks_and_rows_is_new_in_every_pass_and_for_every_seed(two, visits, batch, pegasos):
     data, found = two["set"], []
     for seed in (1, 1, 2):
         visits.clear()
@@ -357,7 +343,7 @@ BLOCK_WAYS = {
 
 @pytest.mark.parametrize("memory", [60_000, LARGE])
 @pytest.mark.parametrize("way", BLOCK_WAYS)
-def test_a_batch_may_be_a_block(two, visits, way, memory):
+def test_a_batch_may_be_a_block(two, visits, way, memory, pegasos):
     """Blocks are read one by one whatever the memory; with little of it a block takes several parts."""
     data, options = two["set"], BLOCK_WAYS[way]
     run = pegasos(data.path, batch=0, max_passes=9, memory=memory, **options)
@@ -367,7 +353,7 @@ def test_a_batch_may_be_a_block(two, visits, way, memory):
     assert_same(run, follow(data, passes, **problem_of(data, **options)), options.get("average", True))
 
 
-def test_text_is_split_into_sixteen_blocks_where_a_batch_is_one(two, monkeypatch):
+def test_text_is_split_into_sixteen_blocks_where_a_batch_is_one(two, monkeypatch, pegasos):
     sizes, end_block = [], primal.Machine.end_block
 
     def recorded(machine, n_rows):
@@ -423,7 +409,7 @@ def test_a_random_start_has_the_length_asked_for_and_no_direction_of_its_own():
     {"batch": 60}, {"batch": 150, "bias": 1.0, "C": 3.0}, {"batch": 0, "bias": None}, {"hold_t": True},
     {"batch": 90, "weights": {"1": 5.0}, "average": False},
 ], ids=str)  # fmt: skip
-def test_a_random_start_decides_which_rows_of_the_first_batch_have_a_loss(two, visits, options):
+def test_a_random_start_decides_which_rows_of_the_first_batch_have_a_loss(two, visits, options, pegasos):
     """More it cannot, for the first step takes w back to zero."""
     data, problem = two["set"], problem_of(two["set"], **options)
     run = pegasos(data.path, init="random", max_passes=3, **options)
@@ -436,7 +422,7 @@ def test_a_random_start_decides_which_rows_of_the_first_batch_have_a_loss(two, v
     assert options.get("batch", 1) == 1 or abs(from_zero.averages[0] - expected.averages[0]).max() > 1e-4
 
 
-def test_a_random_start_lies_in_the_ball_and_is_another_for_every_seed_and_class(many, monkeypatch):
+def test_a_random_start_lies_in_the_ball_and_is_another_for_every_seed_and_class(many, monkeypatch, pegasos):
     starts, measured = [], _primal.random_start
 
     def recorded(v, seed, norm):
@@ -459,7 +445,7 @@ def test_a_random_start_lies_in_the_ball_and_is_another_for_every_seed_and_class
     {"bias": 1.0}, {"C": 0.05, "weights": {"a": 6.0, "7": 0.5}}, {"batch": 9, "hold_t": True, "bias": None},
     {"balanced": True, "average": False}, {"batch": 25, "init": "random", "weights": {"c": 2.0}},
 ], ids=str)  # fmt: skip
-def test_one_against_the_rest_is_a_plain_run_a_class(many, visits, options, place):
+def test_one_against_the_rest_is_a_plain_run_a_class(many, visits, options, place, pegasos):
     """Weights as LIBLINEAR's: only the C of the positive class differs."""
     data, problem = many["set"], problem_of(many["set"], **options)
     run = pegasos(data.path, max_passes=3, memory=PLACES[place], threads=2, **options)
@@ -471,7 +457,7 @@ def test_one_against_the_rest_is_a_plain_run_a_class(many, visits, options, plac
 
 @EVERY_PLACE
 @pytest.mark.parametrize("batch", [1, 8])
-def test_values_are_used_as_precisely_as_they_are_held(two, visits, place, batch):
+def test_values_are_used_as_precisely_as_they_are_held(two, visits, place, batch, pegasos):
     """C is so small that there is no projection, for which w.w is kept up from norms in float32."""
     data = two["tenths set"]
     run = pegasos(data.path, max_passes=3, C=1e-3, memory=PLACES[place], batch=batch)
@@ -484,7 +470,7 @@ def test_values_are_used_as_precisely_as_they_are_held(two, visits, place, batch
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_values_of_text_are_those_of_its_precision(two, visits, precision):
+def test_values_of_text_are_those_of_its_precision(two, visits, precision, pegasos):
     data = two["tenths"]
     run = pegasos(data.path, max_passes=2, C=1e-3, precision=precision)
     passes = [in_batches(order, 1) for order in orders_of(visits, data)]
@@ -494,14 +480,14 @@ def test_values_of_text_are_those_of_its_precision(two, visits, precision):
 
 @pytest.mark.parametrize("options", [{}, {"batch": 4}, {"hold_t": True}, {"average": False}], ids=str)
 @pytest.mark.parametrize("length, C", [(4.0, 100.0), (16.0, 100.0), (256.0, 1.0), (2.0**100, 1.0)])
-def test_long_rows_exhaust_neither_the_scale_of_w_nor_the_average(two, visits, tmp_path, options, length, C):
+def test_long_rows_exhaust_neither_the_scale_of_w_nor_the_average(two, visits, tmp_path, options, length, C, pegasos):
     """As long as |x| > t / sqrt(C l) every projection shrinks w, while what has been averaged must stay what it was."""
     X = scipy.sparse.csr_matrix(two["text"].X) * length
     data = data_of_text(write_text(tmp_path / "long.txt", X, two["text"].labels), X, two["text"].labels)
     run = pegasos(data.path, max_passes=3, C=C, **options)
     passes = [in_batches(order, options.get("batch", 1)) for order in orders_of(visits, data)]
     expected = follow(data, passes, **problem_of(data, **options, C=C))
-    assert_close(np.array(run.weights), expected.averages if options.get("average", True) else expected.lasts)
+    assert_close(np.array(run.seen), expected.averages if options.get("average", True) else expected.lasts)
     assert run.outcome.certificate.primal <= C * len(data.labels)
 
 
@@ -522,8 +508,8 @@ def assert_same_once(run, expected, data, average=True):
     """The sign of the weights on the way, where two classes are met in another order than a model has them, is not
     looked at here."""
     if data.known == ["-1", "1"]:
-        sign = np.sign(np.sum(run.weights[0] * (expected.averages if average else expected.lasts)[0]))
-        run = run._replace(weights=[sign * run.weights[0]])
+        sign = np.sign(np.sum(run.seen[0] * (expected.averages if average else expected.lasts)[0]))
+        run = run._replace(seen=[sign * run.seen[0]])
     assert run.where == "read once" and len(run.passes) == 1
     assert_same(run, expected, average)
 
@@ -547,14 +533,14 @@ ONCE = {
 
 
 @pytest.mark.parametrize("way", ONCE)
-def test_one_pass_over_text_counts_the_rows_so_far(growing, way):
+def test_one_pass_over_text_counts_the_rows_so_far(growing, way, pegasos):
     run = pegasos(growing.path, max_passes=1, **ONCE[way])
     assert_same_once(run, follow_once(growing, **ONCE[way]), growing, ONCE[way].get("average", True))
     assert run.outcome.reason == "passes" and run.outcome.stats.bytes_read == 2 * os.path.getsize(growing.path)
 
 
 @pytest.mark.parametrize("n_empty", [0, 1, 3])
-def test_short_rows_behind_empty_ones_have_their_own_radius(growing, tmp_path, n_empty):
+def test_short_rows_behind_empty_ones_have_their_own_radius(growing, tmp_path, n_empty, pegasos):
     """R = 1 stands in for that of empty rows only as long as there is no other."""
     X = scipy.sparse.csr_matrix(np.vstack([np.zeros((n_empty, 180)), growing.X[:80] / 256]))
     labels = ["1", "-1", "1"][:n_empty] + growing.labels[:80]
@@ -563,13 +549,13 @@ def test_short_rows_behind_empty_ones_have_their_own_radius(growing, tmp_path, n
     assert_same_once(run, follow_once(data, bias=None, C=1000.0), data)
 
 
-def test_weights_on_the_way_have_the_sign_of_the_model(growing):
+def test_weights_on_the_way_have_the_sign_of_the_model(growing, pegasos):
     run = pegasos(growing.path, max_passes=1, certify=False)
-    assert_close(run.weights[-1][:, :-1], weights_of(run.model, growing.X.shape[1]).T)
+    assert_close(run.seen[-1][:, :-1], run.model.matrix(growing.X.shape[1]).T)
 
 
 @pytest.mark.parametrize("threads, memory", [(1, LARGE), (3, LARGE), (2, 1 << 20)])
-def test_the_size_of_pieces_does_not_change_the_model(tmp_path, threads, memory):
+def test_the_size_of_pieces_does_not_change_the_model(tmp_path, threads, memory, pegasos):
     X, y = growing_rows(2500)
     path = write_text(tmp_path / "growing.txt", X, y)
     options = {"bias": None, "batch": 7, "max_passes": 1}
@@ -584,7 +570,7 @@ def test_the_size_of_pieces_does_not_change_the_model(tmp_path, threads, memory)
     {"batch": 64, "C": 0.1},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("early", [1, 2, 3])
-def test_a_class_that_turns_up_late_has_seen_all_rows(tmp_path, early, options):
+def test_a_class_that_turns_up_late_has_seen_all_rows(tmp_path, early, options, pegasos):
     """The text is read in pieces of 64 KB; the rows of some classes come in later ones only."""
     X, y = make_classes(2200, 4)
     order = np.concatenate([np.flatnonzero(y < early), np.flatnonzero(y >= early)])
@@ -596,7 +582,7 @@ def test_a_class_that_turns_up_late_has_seen_all_rows(tmp_path, early, options):
     assert_same_once(run, follow_once(data, **options), data, options.get("average", True))
 
 
-def test_new_features_that_turn_up_late_are_learnt(tmp_path):
+def test_new_features_that_turn_up_late_are_learnt(tmp_path, pegasos):
     """Rows of later pieces have features of their own, beyond the room that was left to grow."""
     X, y = make_classes(2200, 4)
     wide = scipy.sparse.hstack([X, scipy.sparse.csr_matrix((2200, 240))]).tolil()
@@ -638,7 +624,7 @@ def test_a_file_gzip_and_a_pipe_give_the_same_and_only_what_can_be_read_again_is
 @pytest.mark.parametrize("options", [
     {"max_passes": 2}, {"weights": {"1": 2.0}}, {"balanced": True}, {"init": "random"}, {"batch": 0},
 ], ids=str)  # fmt: skip
-def test_text_is_kept_where_more_must_be_known_than_one_pass_tells(growing, options):
+def test_text_is_kept_where_more_must_be_known_than_one_pass_tells(growing, options, pegasos):
     run = pegasos(growing.path, **{"max_passes": 1, **options})
     assert run.where == ("on disk" if options.get("batch") == 0 else "in memory")
 
@@ -661,7 +647,7 @@ def tiny_case(seed):
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 80, 20)], ids=str)
-def test_a_few_rows_with_any_options_are_followed_by_the_plain_algorithm(visits, tmp_path, seeds):
+def test_a_few_rows_with_any_options_are_followed_by_the_plain_algorithm(visits, tmp_path, seeds, pegasos):
     for seed in seeds:
         X, labels, options = tiny_case(seed)
         path = write_text(tmp_path / f"{seed}.txt", X, labels)
@@ -681,13 +667,9 @@ def test_a_few_rows_with_any_options_are_followed_by_the_plain_algorithm(visits,
 
 
 def liblinear(X, y, C, bias=-1.0, weights=None):
-    """LIBLINEAR's (w, the weight of the bias being the last; primal value) for y = 1 and -1; weights by these."""
-    factors = " ".join(f"-w{sign} {weights[sign]}" for sign in weights or ())
-    model = liblinearutil.train(y, scipy.sparse.csr_matrix(X), f"-s 3 -c {C} -B {bias} -e 1e-5 {factors} -q")
-    weights_found, offset = model.get_decfun()
-    w = np.append(weights_found, offset / bias if bias > 0 else 0.0) * (1 if model.get_labels()[0] == 1 else -1)
-    costs = C * np.where(y > 0, *((weights or {}).get(str(sign), 1.0) for sign in (1, -1)))
-    return w, 0.5 * w @ w + costs @ np.maximum(0, 1 - y * (X @ w[:-1] + max(bias, 0) * w[-1]))
+    """LIBLINEAR's (w; primal value) for y = 1 and -1."""
+    w = train_liblinear("hinge", X, y.astype(int), C, weights, bias, 1e-5)
+    return w[:, 0], primals("hinge", X, y.astype(int), ["1", "-1"], w, C, weights, bias).item()
 
 
 BOUNDS = {
@@ -719,7 +701,7 @@ def test_the_dual_value_never_exceeds_the_optimum_and_the_primal_is_that_of_the_
 
 @pytest.mark.parametrize("place, certify", [("disk", True), ("disk", False), ("memory", False)])
 @pytest.mark.parametrize("options", [{}, {"batch": 30, "bias": 1.0, "hold_t": True}], ids=str)
-def test_what_is_not_certified_yet_is_what_was_met_on_the_way(two, visits, place, certify, options):
+def test_what_is_not_certified_yet_is_what_was_met_on_the_way(two, visits, place, certify, options, pegasos):
     data = two["set"]
     run = pegasos(data.path, memory=PLACES[place], max_passes=3, certify=certify, **options)
     passes = [in_batches(order, options.get("batch", 1)) for order in orders_of(visits, data)]
@@ -733,14 +715,14 @@ def test_what_is_not_certified_yet_is_what_was_met_on_the_way(two, visits, place
         assert_same(run, expected)
     else:
         assert run.outcome.certificate is None and run.outcome.uncertified == "--no-certify"
-        w = weights_of(run.model, 180).T
+        w = run.model.matrix(180).T
         assert_close(w, expected.averages[-1][:, : w.shape[1]])
 
 
-def test_every_class_has_a_certificate_of_its_own(many):
+def test_every_class_has_a_certificate_of_its_own(many, pegasos):
     data = many["set"]
     run = pegasos(data.path, C=0.2, bias=1.0, max_passes=10)
-    w = weights_of(run.model, 80).T
+    w = run.model.matrix(80).T
     for name, column, certificate in zip(run.model.labels, w, run.outcome.classes, strict=True):
         y = np.where(np.array(data.labels) == name, 1.0, -1.0)
         primal = 0.5 * column @ column + 0.2 * np.maximum(0, 1 - y * (data.X @ column[:-1] + column[-1])).sum()
@@ -786,7 +768,7 @@ def accuracy(w, X, y):
     return (np.where(X @ w > 0, 1, -1) == y).mean()
 
 
-def test_twenty_passes_come_near_the_optimum(sample):
+def test_twenty_passes_come_near_the_optimum(sample, pegasos):
     text, blocks, X, y, test_X, test_y = sample
     exact, optimum = liblinear(X, y, 0.1)
     for path, memory in ((text, LARGE), (blocks, X.nnz * 4)):
@@ -794,23 +776,23 @@ def test_twenty_passes_come_near_the_optimum(sample):
         assert run.where == ("in memory" if path == text else "on disk") and len(run.passes) == 20
         assert optimum * (1 - 1e-6) <= run.outcome.certificate.primal <= 1.01 * optimum
         assert 0.9 * optimum <= run.outcome.certificate.dual <= optimum
-        w = weights_of(run.model, X.shape[1])[:, 0]
-        assert accuracy(w, test_X, test_y) >= accuracy(exact[:-1], test_X, test_y) - 0.005
+        w = run.model.matrix(X.shape[1])[:, 0]
+        assert accuracy(w, test_X, test_y) >= accuracy(exact, test_X, test_y) - 0.005
 
 
-def test_the_average_is_at_least_as_good_as_the_last_w(sample):
+def test_the_average_is_at_least_as_good_as_the_last_w(sample, pegasos):
     average, last = (pegasos(sample[0], max_passes=20, average=way).outcome.certificate for way in (True, False))
     assert average.primal <= last.primal and average.dual >= last.dual
 
 
-def test_one_pass_over_text_is_a_good_model_too(sample):
+def test_one_pass_over_text_is_a_good_model_too(sample, pegasos):
     text, _, X, y, test_X, test_y = sample
     run = pegasos(text, C=0.1, max_passes=1)
     assert run.where == "read once"
     exact, optimum = liblinear(X, y, 0.1)
     assert run.outcome.certificate.primal <= 1.2 * optimum
-    w = weights_of(run.model, X.shape[1])[:, 0]
-    assert accuracy(w, test_X, test_y) > accuracy(exact[:-1], test_X, test_y) - 0.03
+    w = run.model.matrix(X.shape[1])[:, 0]
+    assert accuracy(w, test_X, test_y) > accuracy(exact, test_X, test_y) - 0.03
 
 
 def improvements(counted):
@@ -825,7 +807,9 @@ def improvements(counted):
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3])
 @pytest.mark.parametrize("place, certify", [("memory", True), ("disk", True), ("memory", False)])
-def test_it_stops_when_five_passes_improve_the_primal_by_no_more_than_the_tolerance(sample, place, certify, tolerance):
+def test_it_stops_when_five_passes_improve_the_primal_by_no_more_than_the_tolerance(
+    sample, pegasos, place, certify, tolerance
+):
     path, memory = (sample[0], LARGE) if place == "memory" else (sample[1], sample[2].nnz * 4)
     run = pegasos(path, C=0.1, tolerance=tolerance, memory=memory, certify=certify)
     assert run.outcome.reason == "converged" and len(run.passes) < 70
@@ -837,7 +821,7 @@ def test_it_stops_when_five_passes_improve_the_primal_by_no_more_than_the_tolera
 
 
 @pytest.mark.parametrize("average", [True, False])
-def test_a_step_a_block_gets_nowhere_as_fast_as_a_step_a_row(texts, average):
+def test_a_step_a_block_gets_nowhere_as_fast_as_a_step_a_row(texts, average, pegasos):
     """The order of the block minimisation paper's Figure 2: BLOCK-P-B behind BLOCK-P-I, pass by pass. (Without averages
     it holds for 99 of 100 seeds.)"""
     options = {"C": 0.1, "max_passes": 8, "average": average, "seed": 1}
@@ -847,7 +831,7 @@ def test_a_step_a_block_gets_nowhere_as_fast_as_a_step_a_row(texts, average):
     assert all(block > row for block, row in zip(by_block[1:], by_row[1:], strict=True))
 
 
-def test_it_stops_by_its_gap_too(sample):
+def test_it_stops_by_its_gap_too(sample, pegasos):
     run = pegasos(sample[0], C=1e-4, tolerance=0.05)
     assert run.outcome.reason == "converged" and run.passes[-1].change > 0.05 >= run.outcome.certificate.relative_gap
 
@@ -855,7 +839,7 @@ def test_it_stops_by_its_gap_too(sample):
 @pytest.mark.parametrize("batch", [1, 0])
 @pytest.mark.parametrize("certify", [True, False])
 @pytest.mark.parametrize("ended", ["passes", "converged", "time"])
-def test_every_byte_is_read_once_a_pass(two, ended, certify, batch):
+def test_every_byte_is_read_once_a_pass(two, ended, certify, batch, pegasos):
     """And once more for the certificate of the last w, where the passes were counted beforehand."""
     path = two["set"].path
     n_bytes = block_bytes(path)
@@ -872,7 +856,7 @@ def test_every_byte_is_read_once_a_pass(two, ended, certify, batch):
     assert run.outcome.stats.bytes_read == n_bytes * (len(run.passes) + once_more)
 
 
-def test_a_set_in_memory_is_read_once(two):
+def test_a_set_in_memory_is_read_once(two, pegasos):
     path = two["set"].path
     assert pegasos(path, max_passes=4).outcome.stats.bytes_read == block_bytes(path)
 
@@ -923,7 +907,7 @@ def test_it_stays_within_its_memory_and_comes_near_what_it_finds_with_more(large
     ({"solver": "block", "init": "random"}, "--init"),
     ({"exact": True}, "--exact"), ({"inner": 3}, "--inner"), ({"lookahead": 3}, "--lookahead"),
 ], ids=str)  # fmt: skip
-def test_options_that_do_not_fit_are_refused_with_those_that_do(two, options, says):
+def test_options_that_do_not_fit_are_refused_with_those_that_do(two, options, says, pegasos):
     with pytest.raises(UsageError, match=says) as refusal:
         pegasos(two["text"].path, **options)
     asked = [name for name in options if name != "solver"][0]

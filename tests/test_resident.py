@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from problems import make_classes
-from test_dual_cd import in_memory
+from training import in_memory
 
 from llsvm import train
 from llsvm.solvers.dual_cd import State

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import names
-from problems import as_text, objective, read_model, write_model, write_text
+from objectives import objective
+from problems import as_text, read_model, write_model, write_text
 
 N_FEATURES = 300
 PATIENCE = 60

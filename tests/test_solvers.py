@@ -1,8 +1,7 @@
-"""What every solver of the table owes: a certificate that holds, every row once a pass, one answer for a seed; those
-that are exact, steady progress to the optimum too."""
+"""The table of solvers; looks at rows, several threads, the ways from disk, budgets and numbers at their limits. What
+every solver owes is in test_contract.py."""
 
 import itertools
-import os
 import re
 import time
 import warnings
@@ -12,7 +11,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from liblinear.liblinearutil import solver_names
-from problems import Rows, block_bytes, make_rows, objective, split, write_text
+from objectives import LOSSES, objective
+from problems import Rows, make_rows, split, write_text
+from training import EXACT, LARGE, NEAR, named
 
 from llsvm import _dual_cd, pool, reader, solvers, train
 from llsvm.active import ActiveRows
@@ -21,25 +22,11 @@ from llsvm.core import TooLarge, UsageError
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, dual_cd, from_disk, streaming
+from llsvm.solvers import SOLVERS, from_disk
 
 TOLERANCE = 1e-3
-LARGE = 1 << 30
-EXACT = {name: solver for name, solver in SOLVERS.items() if solver.streaming}
-NEAR = {name: solver for name, solver in SOLVERS.items() if solver.one_pass and not solver.streaming}
-CASES = [
-    pytest.param(name, place, id=f"{name}-{place}")
-    for name, solver in EXACT.items()
-    for place in (["memory"] if solver.in_memory else []) + ["disk"]
-]
-EVERY_CASE = pytest.mark.parametrize("solver, place", CASES)
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
-EVERY_EXACT_SOLVER = pytest.mark.parametrize("solver", EXACT)
-
-
-def exactly(solver):
-    """The options with which an exact solver stops by its certificate."""
-    return {"solver": solver, "exact": SOLVERS[solver].one_pass is not None}
+EVERY_NAME = pytest.mark.parametrize("solver", [*EXACT, *NEAR])
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +43,7 @@ def solve(rows, fit):
 
     def solve_rows(solver, place, path=None, **options):
         defaults = {"bias": 1.0, "tolerance": TOLERANCE, "memory": rows.X.nnz * 8 // 3 if place == "disk" else LARGE}
-        fitted = fit(path or rows.blocks, **exactly(solver), **{**defaults, **options})
+        fitted = fit(path or rows.blocks, **named(solver), **{**defaults, **options})
         assert fitted.streamed == (place == "disk")
         return fitted
 
@@ -64,7 +51,7 @@ def solve(rows, fit):
 
 
 def primal(rows, fitted, solver, **terms):
-    return objective(rows.X, rows.y, fitted.model, squared=SOLVERS[solver].squared_loss, **terms)
+    return objective(rows.X, rows.y, fitted.model, loss=LOSSES[solver.split()[0]], **terms)
 
 
 # --- the table
@@ -91,127 +78,15 @@ def test_an_unknown_solver_is_refused_with_a_list_of_the_known(name):
     assert all(solver in refusal.value.hint for solver in SOLVERS)
 
 
-# --- the contract of the exact ones
-
-
-@EVERY_CASE
-def test_the_gap_certifies(rows, solve, solver, place):
-    fitted = solve(solver, place)
-    certificate = fitted.outcome.certificate
-    assert fitted.outcome.reason == "converged"
-    assert 0 <= certificate.primal - certificate.dual <= TOLERANCE * certificate.primal
-    assert primal(rows, fitted, solver) == pytest.approx(certificate.primal, rel=1e-9)
-
-
-@EVERY_CASE
-def test_the_dual_never_decreases(solve, solver, place):
-    fitted = solve(solver, place, C=10.0)
-    duals = np.array([0.0, *(stats.dual for stats in fitted.passes), fitted.outcome.certificate.dual])
-    assert len(duals) > 4
-    assert (np.diff(duals) >= -1e-12 * duals[1:]).all()
-
-
-@EVERY_CASE
-def test_the_certified_primal_never_rises(solve, solver, place, monkeypatch):
-    monkeypatch.setattr(from_disk, "SWEEPS", 1)  # or the first certificate could be the last
-    monkeypatch.setattr(streaming, "WORTH_CERTIFYING", 1000)
-    passes = solve(solver, place).passes
-    primals = np.array([stats.primal for stats in passes if stats.certified])
-    assert len(primals) > 1
-    assert (np.diff(primals) <= 0).all()
-
-
-@EVERY_CASE
-@pytest.mark.parametrize("n_passes", [1, 2, 5])
-def test_the_objective_never_rises_above_its_start(rows, tmp_path, fit, solver, place, n_passes):
-    """At w = 0 every loss is C. Labels that say nothing and a large C make early steps go far astray."""
-    X, y = rows.X * 4, np.where(np.random.default_rng(5).random(len(rows.y)) < 0.5, 1, -1)
-    path = split(write_text(tmp_path / "noise.txt", X, y), 20)
-    fitted = fit(path, **exactly(solver), C=100.0, max_passes=n_passes, tolerance=1e-9,
-                 memory=X.nnz * 8 // 3 if place == "disk" else LARGE)  # fmt: skip
-    assert len(fitted.passes) == n_passes
-    assert primal(Rows(X, y), fitted, solver, C=100.0) <= 100.0 * len(y)
-
-
-@EVERY_EXACT_SOLVER
-def test_every_row_is_visited_once_a_pass(rows, solve, solver):
-    """Fewer are where no visits seem to be needed any more; if that is not the end, the next pass visits all."""
-    visits = [stats.visits for stats in solve(solver, "disk").passes]
-    assert set(visits[:2]) == {len(rows.y)}
-    assert {max(pair) for pair in itertools.pairwise(visits)} == {len(rows.y)}
-
-
-@EVERY_EXACT_SOLVER
-def test_every_byte_is_read_once_a_pass(rows, solve, solver):
-    passes = solve(solver, "disk").passes
-    assert [stats.bytes_read for stats in passes] == [block_bytes(rows.blocks) * stats.number for stats in passes]
-
-
-@pytest.mark.parametrize("solver", [name for name, entry in EXACT.items()
-                                    if entry.streaming.__module__ == streaming.__name__])  # fmt: skip
-def test_the_rows_visited_in_a_pass_are_all_different(rows, solve, monkeypatch, solver):
-    """Which rows (chunk, place) are given to sweeps that count, pass by pass."""
-    seen, visit_all = [], dual_cd.DualCD._visit_all
-
-    def watch(solver, table, duals, order, active, counting=True, **options):
-        if counting:
-            seen.extend(map(tuple, table[np.sort(order[:active])][["chunk", "place"]].tolist()))
-        return visit_all(solver, table, duals, order, active, counting=counting, **options)
-
-    monkeypatch.setattr(dual_cd.DualCD, "_visit_all", watch)
-    n_passes = len(solve(solver, "disk").passes)
-    visits = [Counter(seen[start : start + len(rows.y)]) for start in range(0, len(seen), len(rows.y))]
-    assert len(visits) == n_passes > 1
-    assert all(len(counts) == len(rows.y) for counts in visits)
-
-
-def weight_bytes(path):
-    """A model file up to our own line, which holds times."""
-    with open(path, "rb") as file:
-        return file.read().split(b"\nllsvm ")[0]
-
-
-@EVERY_CASE
-def test_the_same_seed_gives_the_same_model(solve, solver, place):
-    first, again, other = (solve(solver, place, seed=seed) for seed in (1, 1, 2))
-    assert weight_bytes(first.path) == weight_bytes(again.path)
-    assert first.outcome.certificate == again.outcome.certificate
-    assert weight_bytes(first.path) != weight_bytes(other.path)
-
-
-@EVERY_CASE
-def test_the_number_of_threads_does_not_change_the_model_of_few_rows(solve, solver, place):
-    one, several = (solve(solver, place, threads=threads) for threads in (1, 3))
-    assert weight_bytes(one.path) == weight_bytes(several.path)
-
-
-@EVERY_CASE
-def test_blocks_sorted_input_and_threads_do_not_change_the_answer_beyond_the_gap(tmp_path, fit, solver, place):
-    rows = make_rows(1000)
-    text = write_text(tmp_path / "rows.txt", rows.X, rows.y)
-    ordered = np.argsort(rows.y, kind="stable")
-    in_order = write_text(tmp_path / "sorted.txt", rows.X[ordered], rows.y[ordered])
-    sets = [split(text, n_blocks) for n_blocks in (1, 7, 40)]
-    sets += [split(in_order, 20), split(text, 20, threads=3), split(text, 21, seed=9)]
-    # From disk, three quarters of the rows: enough for two chunks of 64 KB, or, where whole blocks are needed, for all.
-    memory = rows.X.nnz * 6 if place == "disk" and SOLVERS[solver].in_memory else LARGE
-    runs = [fit(path, **exactly(solver), bias=1.0, tolerance=TOLERANCE, memory=memory) for path in sets]
-    assert {fitted.streamed for fitted in runs} == {place == "disk"}
-    primals = np.array([primal(rows, fitted, solver) for fitted in runs])
-    duals = np.array([fitted.outcome.certificate.dual for fitted in runs])
-    assert primals.max() <= primals.min() * (1 + 1.01 * TOLERANCE)
-    assert duals.max() <= primals.min()
-
-
 # --- block minimisation
 
 INNER = pytest.mark.parametrize("inner", [1, 10, 0], ids=["1", "10", "auto"])
 
 
 @INNER
-@EVERY_EXACT_SOLVER
+@pytest.mark.parametrize("solver", EXACT)
 def test_inner_sweeps_do_not_change_the_answer(rows, solve, solver, inner):
-    if solver not in OPTIONS["inner"].solvers or (SOLVERS[solver].one_pass and inner == 0):
+    if solver.split()[0] not in OPTIONS["inner"].solvers or (solver == "shrink --exact" and inner == 0):
         with pytest.raises(UsageError, match="--inner"):
             solve(solver, "disk", inner=inner)
         return
@@ -228,98 +103,11 @@ def test_more_inner_sweeps_do_more_in_a_pass(solve):
     assert once < until_solved
 
 
-# --- the contract of those that come near the optimum
-
-STREAMS = [
-    pytest.param(name, place, id=f"{name}-{place}")
-    for name, solver in NEAR.items()
-    for place in (["memory"] if solver.many_passes else []) + ["disk", "text"]
-]
-EVERY_STREAM = pytest.mark.parametrize("solver, place", STREAMS)
-WEIGHTS = {"1": 3.0, "-1": 0.5}
-
-
-@pytest.fixture
-def approach(rows, fit):
-    """approach(solver, place): up to ten passes over rows in memory or on disk, or the one over text."""
-
-    def approach_rows(solver, place, data=rows, **options):
-        memory = data.X.nnz * 8 // 3 if place == "disk" else LARGE
-        defaults = {"bias": 1.0, "memory": memory, "max_passes": 1 if place == "text" else 10}
-        return fit(data.text if place == "text" else data.blocks, solver=solver, **{**defaults, **options})
-
-    return approach_rows
-
-
-@EVERY_STREAM
-@pytest.mark.parametrize("terms", [{}, {"C": 0.1, "weights": WEIGHTS}], ids=["plain", "weights"])
-def test_what_is_not_exact_is_certified_all_the_same(rows, solve, approach, solver, place, terms):
-    certificate = (fitted := approach(solver, place, **terms)).outcome.certificate
-    assert primal(rows, fitted, solver, **terms) == pytest.approx(certificate.primal, rel=1e-9)
-    exact = "dual-l2" if SOLVERS[solver].squared_loss else "dual"
-    optimum = solve(exact, "memory", tolerance=1e-6, **terms).outcome.certificate.primal
-    assert 0 < certificate.dual <= optimum
-    above = 0.01 if solver == "stream" else 1e-12  # a ball's w is never 0, which would be no classifier
-    assert optimum * (1 - 1e-5) <= certificate.primal <= primal_at_zero(rows, **terms) * (1 + above)
-    assert certificate.relative_gap == pytest.approx(1 - certificate.dual / certificate.primal)
-
-
-def primal_at_zero(rows, C=1.0, weights=None):
-    """All losses are C_i."""
-    return C * sum((weights or {}).get(str(y), 1.0) for y in rows.y)
-
-
-@EVERY_STREAM
-def test_what_is_not_exact_never_rises_above_its_start(rows, tmp_path, approach, solver, place):
-    X, y = rows.X * 4, np.where(np.random.default_rng(5).random(len(rows.y)) < 0.5, 1, -1)
-    text = write_text(tmp_path / "noise.txt", X, y)
-    noise = Rows(X, y, text, split(text, 20))
-    for n_passes in (1, 2, 5):
-        fitted = approach(solver, place, noise, C=100.0, tolerance=1e-9, max_passes=1 if place == "text" else n_passes)
-        assert primal(noise, fitted, solver, C=100.0) <= 100.0 * len(y)
-
-
-@EVERY_STREAM
-def test_every_row_and_byte_is_met_once_in_a_pass_of_those_not_exact(rows, approach, solver, place):
-    passes = approach(solver, place, certify=False).passes
-    n_bytes = os.path.getsize(rows.text) if place == "text" else block_bytes(rows.blocks)
-    assert len(passes) == (10 if SOLVERS[solver].many_passes and place != "text" else 1)
-    assert [stats.visits for stats in passes] == [len(rows.y)] * len(passes)
-    assert [stats.bytes_read for stats in passes] == [n_bytes * (number if place == "disk" else 1)
-                                                      for number in range(1, len(passes) + 1)]  # fmt: skip
-
-
-@EVERY_STREAM
-def test_the_same_seed_gives_the_same_model_where_it_is_not_exact(approach, solver, place):
-    """Text has an order of its own, so no seed changes anything."""
-    first, again, other = (approach(solver, place, seed=seed) for seed in (1, 1, 2))
-    assert weight_bytes(first.path) == weight_bytes(again.path)
-    assert first.outcome.certificate == again.outcome.certificate
-    assert (weight_bytes(first.path) != weight_bytes(other.path)) == (place != "text")
-
-
-@EVERY_STREAM
-def test_the_number_of_threads_does_not_change_a_model_that_is_not_exact(approach, solver, place):
-    one, several = (approach(solver, place, threads=threads) for threads in (1, 3))
-    assert weight_bytes(one.path) == weight_bytes(several.path)
-    assert one.outcome.certificate == several.outcome.certificate
-
-
-@EVERY_STREAM
-def test_labels_may_be_any_two_where_it_is_not_exact(rows, tmp_path, approach, solver, place):
-    labels = np.where(rows.y > 0, 7, 3)
-    text = write_text(tmp_path / "other.txt", rows.X, labels)
-    other = Rows(rows.X, labels, text, split(text, 20))
-    fitted = approach(solver, place, other)
-    assert fitted.model.labels == ["7", "3"]
-    assert primal(other, fitted, solver) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-9)
-
-
-@pytest.mark.parametrize("solver", NEAR)
+@pytest.mark.parametrize("solver", [name for name in NEAR if name != "shrink"])
 @pytest.mark.parametrize("option", [{"inner": 2}, {"exact": True}], ids=str)
-def test_what_is_not_exact_has_neither_inner_sweeps_nor_an_exact_variant(approach, solver, option):
+def test_what_is_not_exact_has_neither_inner_sweeps_nor_an_exact_variant(rows, fit, solver, option):
     with pytest.raises(UsageError, match=f"--{next(iter(option))}"):
-        approach(solver, "disk", **option)
+        fit(rows.blocks, solver=solver, **option)
 
 
 # --- surveys of rows in memory
@@ -393,7 +181,7 @@ def test_a_number_of_threads_gives_one_model_however_they_are_scheduled(many_row
     first = fits[0]
     assert first.streamed == (place == "disk")
     assert first.outcome.reason == "converged"
-    value = objective(many_rows.X, many_rows.y, first.model, C=0.1, squared=SOLVERS[solver].squared_loss)
+    value = objective(many_rows.X, many_rows.y, first.model, C=0.1, loss=LOSSES[solver])
     assert value == pytest.approx(first.outcome.certificate.primal, rel=1e-5)
     for other in fits[1:]:
         assert other.outcome.w.tobytes() == first.outcome.w.tobytes()
@@ -403,7 +191,7 @@ def test_rows_of_text_whose_numbers_do_not_ascend_are_swept_by_threads(many_rows
     """Features are numbered as they appear, and only the rows of a block set stand in the order of their numbers."""
     first, second = (fit(many_rows.text, bias=1.0, C=0.1, memory=LARGE, threads=2) for _ in range(2))
     assert not first.streamed and first.outcome.reason == "converged"
-    value = objective(many_rows.X, many_rows.y, first.model, C=0.1, squared=False)
+    value = objective(many_rows.X, many_rows.y, first.model, C=0.1)
     assert value == pytest.approx(first.outcome.certificate.primal, rel=1e-5)
     assert second.outcome.w.tobytes() == first.outcome.w.tobytes()
 
@@ -589,7 +377,7 @@ def memory_asked_for(refusal):
 
 def in_some_passes(solver):
     """The options with which a solver ends soon, exact or not."""
-    return exactly(solver) if solver in EXACT else {"solver": solver, "max_passes": 2}
+    return named(solver) if solver in EXACT else {"solver": solver, "max_passes": 2}
 
 
 def assert_trains(fit, rows, path, solver, memory):
@@ -598,7 +386,7 @@ def assert_trains(fit, rows, path, solver, memory):
     assert primal(rows, fitted, solver) == pytest.approx(fitted.outcome.certificate.primal, rel=1e-9)
 
 
-@pytest.mark.parametrize("solver", [*EXACT, *NEAR])
+@EVERY_NAME
 def test_the_memory_asked_for_where_w_does_not_fit_is_enough(wide, wide_path, fit, solver):
     """A file that is read once is read on for its features, so that one hint does."""
     with pytest.raises(UsageError, match="too small") as refusal:
@@ -607,7 +395,7 @@ def test_the_memory_asked_for_where_w_does_not_fit_is_enough(wide, wide_path, fi
     assert_trains(fit, wide, wide_path, solver, memory_asked_for(refusal))
 
 
-@pytest.mark.parametrize("solver", [*EXACT, *NEAR])
+@EVERY_NAME
 def test_the_memory_asked_for_where_no_chunk_fits_is_enough(tmp_path, fit, solver):
     """w and its copies take 0.96 MB, and each row, a chunk of its own, 0.24 MB."""
     y = np.array([1, -1, 1, -1, 1, -1])

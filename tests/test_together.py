@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse
-from test_dual_cd import assert_certified, in_memory
+from test_dual_cd import assert_certified
+from training import in_memory
 
 from llsvm import _dual_cd, train
 from llsvm.reader import RECORD
