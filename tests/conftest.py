@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import forked
 import numpy as np
 import pytest
 import zstandard
@@ -59,16 +60,21 @@ class Finished(NamedTuple):
     stderr: str
 
 
-def spawn_command(folder, *command, **options):
-    """Starts one of the installed commands in a folder; its temporary files go to folder/tmp."""
+def surroundings_in(folder):
+    """What commands find in the environment: themselves on the path; their temporary files go to folder/tmp."""
     temporary = Path(folder, "tmp")
     temporary.mkdir(exist_ok=True)
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    return {"PATH": f"{BIN}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+
+
+def spawn_command(folder, *command, **options):
+    """Starts one of the installed commands in a folder."""
+    environment = {**os.environ, **surroundings_in(folder)}
     return subprocess.Popen([str(word) for word in command], cwd=folder, env=environment, **options)
 
 
-def run_command(folder, *command, stdin=None, stdout=subprocess.PIPE, timeout=60):
-    """Runs a command to its end. stdin: bytes, or None for one that never says anything nor ends."""
+def run_alone(folder, *command, stdin=None, stdout=subprocess.PIPE, timeout=60):
+    """Runs a command to its end, in a process that begins with it."""
     silent, never_written = os.pipe()
     try:
         with spawn_command(
@@ -83,6 +89,18 @@ def run_command(folder, *command, stdin=None, stdout=subprocess.PIPE, timeout=60
         os.close(silent)
         os.close(never_written)
     return Finished(process.returncode, (output or b"").decode(), messages.decode())
+
+
+server = functools.cache(forked.Server)
+
+
+def run_command(folder, *command, stdin=None, stdout=None, timeout=60):
+    """Runs a command to its end. stdin: bytes, or None for one that never says anything nor ends."""
+    if not server().serves(command[0]):
+        return run_alone(folder, *command, stdin=stdin, stdout=stdout or subprocess.PIPE, timeout=timeout)
+    words = [str(BIN / command[0]), *map(str, command[1:])]
+    code, output, messages = server().run(words, folder, surroundings_in(folder), stdin, stdout, timeout)
+    return Finished(code, output.decode(), messages.decode())
 
 
 # A process starts with the peak of the one that started it, so a small one stands between this one and the command.

@@ -22,7 +22,7 @@ from llsvm.core import TooLarge, UsageError
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, from_disk
+from llsvm.solvers import SOLVERS, from_disk, streaming
 
 TOLERANCE = 1e-3
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
