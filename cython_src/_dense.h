@@ -2,6 +2,8 @@
    sets: the machine's is chosen when the module is loaded. Every one of them adds in the same order, so that all give the
    same bits. */
 
+#pragma once
+
 #include <stdint.h>
 #include <string.h>
 

@@ -174,7 +174,7 @@ def info(path, verify, as_json):
     llsvm info model --json
     """
     check_limit()
-    from llsvm.session import describe
+    from llsvm.describe import describe
 
     print_result(describe(path, verify, as_json))
 

@@ -112,7 +112,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize,
                              reader.index_size(blocks.n_features))
     decoding = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
-    *vectors, row_bytes = _footprint(solver, config, len(blocks.description.labels))
+    *vectors, row_bytes = footprint(solver, config, len(blocks.description.labels))
     beside = memory.vector_bytes(blocks.n_features, *vectors) + blocks.n_rows * row_bytes
     needed = size + max(decoding, beside)  # one after the other
     resident_if_it_fits = may_be_resident(solver, config)
@@ -131,12 +131,12 @@ def may_be_resident(solver, config: Config) -> bool:
 def as_stream(data, config: Config):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    *vectors, _ = _footprint(config.method, config, len(data.description.labels))
+    *vectors, _ = footprint(config.method, config, len(data.description.labels))
     room = memory.working(config.memory) - memory.vector_bytes(data.n_features, *vectors)
     return SetStream(data, max(0, room), config.seed)
 
 
-def _footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
+def footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
     """What is in memory beside resident rows: columns of weights, vectors and more bytes of each, and bytes a row."""
     build = solver.many_passes or solver.in_memory or solver.many_in_memory
     return build.footprint(config, n_labels) if build else (1, 2, 0, 0)
@@ -156,7 +156,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        columns, *vectors, row_bytes = _footprint(solver, config, len(labels.names))
+        columns, *vectors, row_bytes = footprint(solver, config, len(labels.names))
         try:
             memory.check_vectors(features.n_features, columns, config.memory, *vectors, known=False)
         except UsageError as error:
@@ -192,7 +192,7 @@ def _refusal_of_all(blocks, labels, features, solver, config: Config) -> UsageEr
         for _ in blocks:
             pass
         known = True
-    columns, *vectors, _ = _footprint(solver, config, len(labels.names))
+    columns, *vectors, _ = footprint(solver, config, len(labels.names))
     try:
         memory.check_vectors(features.n_features, columns, config.memory, *vectors, known)
     except UsageError as error:

@@ -48,10 +48,13 @@ class Predictor:
         self._ids = np.zeros(1, np.int64) if model.ids is not None and not len(model.ids) else model.ids  # no id is 0
         offset = np.zeros(model.n_columns) if model.bias_weights is None else model.bias * model.bias_weights
         self._weights, self._offset = np.ascontiguousarray(model.weights), np.ascontiguousarray(offset)
-        names = [name.encode("utf-8", "surrogateescape") for name in model.labels]
+        self._name(model.labels)
+
+    def _name(self, labels: list[str]) -> None:
+        names = [name.encode("utf-8", "surrogateescape") for name in labels]
         self._names = np.frombuffer(b"".join(names), np.uint8)
         self._name_ends = np.cumsum([0, *map(len, names)])
-        self._codes = {name: code for code, name in enumerate(model.labels)}
+        self._codes = {name: code for code, name in enumerate(labels)}
 
     def scores(self, ids, values, indptr) -> np.ndarray:
         """Decision values, a column a class, one column where two classes share a weight vector."""

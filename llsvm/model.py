@@ -112,7 +112,7 @@ def save(model: Model, output: Output, threads: int = 1) -> None:
 
 
 def _lines(model: Model, threads: int):
-    by_id, numbers = model.n_ids > DENSE_LIMIT, _numbers(model.labels)
+    by_id, numbers = model.n_ids > DENSE_LIMIT, numbers_of(model.labels)
     mark = NEEDS_LAST_LINE if model.zero_based or numbers != model.labels else ""
     yield (
         f"solver_type {model.solver_type}\nnr_class {mark}{len(model.labels)}\nlabel {' '.join(numbers)}\n"
@@ -164,7 +164,7 @@ def _lines_by_id(model: Model, step: int, start: int) -> bytes:
     return b"".join(b"%d:%b" % line for line in zip(ids, lines, strict=True))
 
 
-def _numbers(labels: list[str]) -> list[str]:
+def numbers_of(labels: list[str]) -> list[str]:
     """What LIBLINEAR calls them: themselves where all are numbers it can hold, else 1, 2, ..."""
     if all(_is_int32(label) for label in labels):
         return labels
@@ -178,16 +178,21 @@ def _is_int32(label: str) -> bool:
         return False
 
 
-def load(path: str, threads: int = 1) -> Model:
+def load(path: str, threads: int = 1, formats: dict | None = None):
     """A model of ours or of LIBLINEAR's, which may be compressed; - is standard input. What is incomplete, altered, or
-    not what a model can be is refused."""
+    not what a model can be is refused. formats: by what a file begins with, who reads it (name, file)."""
     if os.path.isdir(path):
         kind = "block set" if os.path.exists(os.path.join(path, MANIFEST)) else "directory"
         raise LlsvmError(f"{path}: a {kind}, not a model file")
     [source] = open_sources([path], hashed=False)
     source.open()
     try:
-        with open(path, "rb") if source.random_access else _held(source) as file:
+        with open(path, "rb") if source.random_access else _held(source, formats or {}) as file:
+            for begin, read in (formats or {}).items():
+                if file.read(len(begin)) == begin:
+                    file.seek(0)
+                    return read(source.name, file)
+                file.seek(0)
             return _load(source.name, file, threads)
     except OSError as error:
         raise LlsvmError(f"{source.name}: {error.strerror}") from None
@@ -195,14 +200,13 @@ def load(path: str, threads: int = 1) -> Model:
         source.close()
 
 
-def _held(source: Source) -> io.BytesIO:
+def _held(source: Source, formats) -> io.BytesIO:
     """A pipe, or what is compressed, in memory: what follows needs to know how much there is."""
     text, room, is_known = io.BytesIO(), bytearray(PART), False
     while count := source.readinto(memoryview(room)):
         text.write(memoryview(room)[:count])
         if not is_known and text.tell() >= FRONT:
-            _check_front(source.name, text.getvalue())
-            is_known = True
+            is_known = text.getvalue().startswith(tuple(formats)) or _check_front(source.name, text.getvalue())
     text.seek(0)
     return text
 
@@ -215,19 +219,19 @@ def _load(path: str, file, threads: int) -> Model:
         ids, (weights, info) = None, _weights(path, file, header, threads)
         weights, bias_weights = (weights[:-1], weights[-1]) if header.bias >= 0 else (weights, None)
     try:
-        labels, zero_based = _check_info(info, header.labels)
+        labels, zero_based = check_info(info, header.labels)
     except ValueError as error:
         raise DataError(f"{path}: damaged in its last line ({error})", DAMAGED) from None
     return Model(header.solver_type, labels, weights, header.n_ids, header.bias, bias_weights, ids, zero_based, info)
 
 
-def _check_info(info: dict, numbers: list[str]) -> tuple[list[str], bool]:
+def check_info(info: dict, numbers: list[str]) -> tuple[list[str], bool]:
     """The labels and zero_based, taken out of what our line says, if it fits the numbers of LIBLINEAR's header."""
     labels, zero_based = info.pop("labels", numbers), info.pop("zero_based", False)
     if not isinstance(labels, list) or len(labels) != len(numbers):
         raise ValueError(f"{len(numbers)} labels are expected")
     check_labels(labels)
-    if _numbers(labels) != numbers:
+    if numbers_of(labels) != numbers:
         raise ValueError("its labels are not those of the header")
     if not isinstance(zero_based, bool):
         raise ValueError("zero_based is neither true nor false")
@@ -259,10 +263,11 @@ class _Header:
         return 1 if len(self.labels) == 2 and self.solver_type not in TWO_COLUMN_SOLVERS else len(self.labels)
 
 
-def _check_front(path: str, front: bytes) -> None:
+def _check_front(path: str, front: bytes) -> bool:
+    """True, or a refusal."""
     words = front[:LONGEST_NAME].split(None, 1)
     if words and words[0].decode("ascii", "replace") in HEADER:
-        return
+        return True
     kind = foreign.looks_like(front, path)[0] if words else "an empty file"
     if not kind and any(foreign.PAIRS.fullmatch(line.strip()) for line in front.splitlines()[:20]):
         kind = "LIBSVM text"
@@ -317,7 +322,7 @@ def _said(said: dict[str, str], name: str, pattern: re.Pattern) -> str:
     return said[name]
 
 
-def _trailer(path: str, line: bytes, crc: int) -> dict:
+def read_trailer(path: str, line: bytes, crc: int) -> dict:
     """What our line, the last one, says; crc is that of all before it."""
     expected, _, ours = line[len(TRAILER) :].rstrip(b"\n").partition(b" ")
     if line.endswith(b"}\r\n"):
@@ -352,7 +357,7 @@ def _weights(path: str, file, header: _Header, threads: int) -> tuple[np.ndarray
         raise DataError(f"{path}: cut short, its last line is missing", CUT)
     if not line.startswith(TRAILER):
         raise DataError(f"{path}: cut short in its last line, or damaged", CUT)
-    return weights, _trailer(path, line, zlib.crc32(text.rest[: len(text.rest) - len(line)], text.crc))
+    return weights, read_trailer(path, line, zlib.crc32(text.rest[: len(text.rest) - len(line)], text.crc))
 
 
 def _bad_weight(path: str, file, n_lines: int, start: int, n_bytes: int, what: str) -> DataError:
@@ -436,7 +441,7 @@ def _weights_by_id(path: str, file, header: _Header):
     end = text.rfind(b"\n" + TRAILER)
     if end < 0:
         raise DataError(f"{path}: cut short, its last line is missing", CUT)
-    info = _trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], header.crc))
+    info = read_trailer(path, text[end + 1 :], zlib.crc32(memoryview(text)[: end + 1], header.crc))
     lines, ids, last, n_columns = text[:end].split(b"\n"), [], 0, header.n_columns
 
     def damaged(number: int, expected: str) -> DataError:

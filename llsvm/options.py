@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -60,6 +60,10 @@ def _bias(text: str) -> float | str | None:
         return None if text.upper() == "R" else value if abs(value := float(text)) < float("inf") else text
     except ValueError:
         return text
+
+
+def _is_gamma(value) -> bool:
+    return value is None or POSITIVE.is_right(value)
 
 
 def _weights(pairs: tuple[tuple[str, float], ...]) -> dict[str, float]:
@@ -160,6 +164,20 @@ class Config:
     lookahead: int = _option(
         10, "--lookahead", whole(1, 1000), "-s stream: rows outside the ball that are enclosed together.", "N",
         logged=True, solvers=("stream",), lack="encloses nothing")
+    kernel: int = _option(
+        0, "-t --kernel", whole(0, 3), "0 linear, 1 polynomial (gamma u.v + coef0)^degree, 2 RBF exp(-gamma |u - v|^2) "
+        "as LIBSVM has them: rows are mapped to --rank numbers each, on which any solver trains.", shown="0")
+    gamma: float | None = _option(None, "-g --gamma", replace(POSITIVE, is_right=_is_gamma), "-t 1, 2: gamma.",
+                                  shown="1 / features")
+    degree: int = _option(3, "-d --degree", whole(1, 100), "-t 1: degree.")
+    coef0: float = _option(0.0, "-r --coef0", real(0, 1e300, "a number from 0 up"), "-t 1: coef0.",
+                           shown="0")
+    rank: int = _option(
+        0, "--rank", count("auto"), "-t 1, 2: numbers by row; auto: as many as -e takes, the gap being that to the "
+        "exact kernel machine.", shown="auto")
+    pivots: str = _option(
+        "random", "--pivots", choice("random", "greedy", "dual"), "-t 1, 2: how the rows that others are mapped by are "
+        "chosen: at random by what is left of them, the most first (the paper's), or half of them by a first solution.")
     zero_based: bool = _option(False, "--zero-based", None, "Feature ids in the text start at 0.", of_text=True)
     precision: str = _option("float32", "--precision", choice("float32", "float64"), "How values of text are stored.",
                              of_text=True)
@@ -196,6 +214,20 @@ class Config:
                              "-e 1e-3 is the default; 0.1 is loose")
         if self.exact and not self.certify:
             raise UsageError("--no-certify: --exact stops by its certificate", "leave out one of the two")
+        self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        if self.kernel == 3:
+            raise UsageError("-t 3: the sigmoid is no kernel, as it is not positive semidefinite: there is no optimum "
+                             "to be certified", "-t 2 is the usual choice")
+        own = {"gamma": (1, 2), "degree": (1,), "coef0": (1,), "rank": (1, 2), "pivots": (1, 2)}
+        for name, option in self.given().items():
+            if self.kernel not in own.get(name, (self.kernel,)):
+                raise UsageError(f"{option.word()}: -t {self.kernel} has none",
+                                 f"{option.word()} goes with " + " and ".join(f"-t {kind}" for kind in own[name]))
+        if self.kernel and self.method.name in ("block", "stream"):
+            raise UsageError(f"-t {self.kernel}: -s {self.method.name} is about rows as they are read",
+                             "-s dual trains kernel machines")
 
     @property
     def method(self):

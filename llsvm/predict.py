@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llsvm import foreign
+from llsvm import foreign, kernel_model
 from llsvm import model as models
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import DataError, UsageError, quoted
-from llsvm.evaluate import Predictor
 from llsvm.files import Output, same_file
 from llsvm.report import Console
 from llsvm.sources import open_sources
@@ -30,10 +29,10 @@ def predict_labels(test, model_path, target, with_scores, zero_based, force, qui
         raise UsageError(f"{target} is also TEST or MODEL; it was left alone")
     if test == model_path == "-":
         raise UsageError("TEST and MODEL cannot both come from standard input", "give one of them a name")
-    model = models.load(model_path, threads)
+    model = kernel_model.load(model_path, threads)
     if not force:
         _check_target(target, model.labels)
-    predictor, total, console = Predictor(model), Tally(), Console(quiet)
+    predictor, total, console = kernel_model.predictor_of(model), Tally(), Console(quiet)
     with Output(target) as output:
         if with_scores:
             output.write(("labels " + " ".join(model.labels) + "\n").encode("utf-8", "surrogateescape"))
@@ -176,6 +175,8 @@ def _misfits(total: Tally, model, ids_told: bool):
 
 def _has_first_id(model) -> bool:
     """Whether the first id that there may be was in the training data."""
+    if isinstance(model, kernel_model.KernelModel):
+        return bool((model.vectors.features == 1).any())
     return bool(model.weights[:1].any() if model.ids is None else (model.ids[:1] == 1).any())
 
 

@@ -53,6 +53,15 @@ def joined(tables: list[np.ndarray], table: np.ndarray) -> np.ndarray:
     return table
 
 
+def block_of(rows: np.ndarray, dtype) -> Block:
+    """Copies these rows of a table, side by side."""
+    lengths = int(rows["length"].sum())
+    codes, indptr = np.empty(len(rows), np.uint16), np.empty(len(rows) + 1, np.int64)
+    features, values = np.empty(lengths, np.int32), np.empty(lengths, dtype)
+    _reader.unpack(rows, codes, indptr, features, values)
+    return Block(codes, indptr, features, values)
+
+
 def copy_rows(table: np.ndarray, target: np.ndarray) -> None:
     as_bytes = f"V{ROW.itemsize}"  # field by field NumPy takes ten times as long
     target.view(as_bytes)[:] = table.view(as_bytes)
@@ -236,14 +245,9 @@ class Gatherer:
         self._arenas.reverse()
         self._slab = None
         while self._arenas:
-            rows = self._arenas[-1].rows
-            lengths = int(rows["length"].sum())
-            codes, indptr = np.empty(len(rows), np.uint16), np.empty(len(rows) + 1, np.int64)
-            features, values = np.empty(lengths, np.int32), np.empty(lengths, self._dtype)
-            _reader.unpack(rows, codes, indptr, features, values)
-            del rows
+            block = block_of(self._arenas[-1].rows, self._dtype)
             self._arenas.pop()
-            yield Block(codes, indptr, features, values)
+            yield block
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -10,16 +9,11 @@ from _thread import interrupt_main, start_new_thread
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
-
+from llsvm import kernel_machine, kernel_model, scratch, train
 from llsvm import memory as budgets
 from llsvm import model as models
-from llsvm import scratch, train
-from llsvm.blockset import BlockSet, Decoder
-from llsvm.core import ROUNDING, DataError, Interrupted, UsageError, encoded, quoted
-from llsvm.files import Output, missing, same_file
-from llsvm.frames import MANIFEST, REPAIR
-from llsvm.reader import ROW, Arena, arena_bytes
+from llsvm.core import Interrupted, UsageError, quoted
+from llsvm.files import Output, same_file
 from llsvm.report import Console, RunLog
 
 FAR_ID, FAR_TIMES = 10_000_000, 1000  # an id beyond both, the latter times the number of features, is a mistake
@@ -118,14 +112,13 @@ def train_model(
         with stop.listening(), Output(target) as output:
             log = RunLog(log_path)
             console.begin()
-            with train.open_data(paths, config, console.bar) as data:
+            opened = kernel_machine.open_data if config.kernel else train.open_data
+            with opened(paths, config, console.bar) as data:
                 console.end()
-                outcome = _train(data, config, console, log, stop, strict)
+                outcome = (_train_kernel if config.kernel else _train)(data, config, console, log, stop, strict)
                 log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
                 log.close()
-                model = train.make_model(outcome, data, config)
-                _warn_of_ids(model, console)
-                models.save(model, output, config.threads)
+                _save(outcome, data, config, console, output)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; no model was written") from None
     finally:
@@ -143,6 +136,15 @@ def train_model(
         console.warn("; ".join(doubts))
     is_met = outcome.reason == "converged" and (not outcome.is_far or outcome.stats.gap <= config.tolerance)
     return is_met and not unproved, outcome.reason == "interrupted"
+
+
+def _save(outcome: train.Outcome, data, config: train.Config, console: Console, output: Output) -> None:
+    if config.kernel:
+        kernel_model.save(kernel_machine.make_model(outcome, data, config), output)
+        return
+    model = train.make_model(outcome, data, config)
+    _warn_of_ids(model, console)
+    models.save(model, output, config.threads)
 
 
 def _distance(outcome: train.Outcome, config: train.Config) -> str:
@@ -171,25 +173,43 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest, stric
     once = solver.reads_once
     if not once:
         _warn_of_weights(data, config, console, strict)
-    setting = _setting(config, solver, data)
+    _say_setting(_setting(config, solver.bias, data), console, log)
+    solver.show_progress(console.bar)
+    stop.training = not once  # what is read once is whole or nothing
+    outcome = train.run(solver, config, _watched(console, log, stop), stop)
+    if once:
+        _warn_of_weights(data, config, console, strict)
+        for note in solver.notes:
+            console.warn(note)
+    return outcome
+
+
+def _train_kernel(data, config, console: Console, log: RunLog, stop: StopRequest, strict: bool):
+    _warn_of_weights(data, config, console, strict)
+    setting = _setting(config, kernel_machine.plain(config).bias, data)
+    kernel = kernel_machine.kernel_of(config, data.description.n_features)
+    of_kernel = {"kernel": kernel.name, "gamma": kernel.gamma, "coef0": kernel.coef0, "degree": kernel.degree}
+    shown = kernel_model.parameters(kernel)
+    of_map = {"rank": config.rank or "auto", "pivots": config.pivots}
+    _say_setting({**setting, **{name: of_kernel[name] for name in ("kernel", *shown)}, **of_map}, console, log)
+    return kernel_machine.fit(data, config, _watched(console, log, stop), stop, console.line, console.bar)
+
+
+def _say_setting(setting: dict, console: Console, log: RunLog) -> None:
     console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
     log.write("start", **setting)
     console.begin()
-    solver.show_progress(console.bar)
 
+
+def _watched(console: Console, log: RunLog, stop: StopRequest):
+    """What is told of every pass."""
     def on_pass(stats):
         stop.training = True
         console.pass_done(stats)
         console.begin()
         log.write("pass", **stats.as_dict())
 
-    stop.training = not once  # what is read once is whole or nothing
-    outcome = train.run(solver, config, on_pass, stop)
-    if once:
-        _warn_of_weights(data, config, console, strict)
-        for note in solver.notes:
-            console.warn(note)
-    return outcome
+    return on_pass
 
 
 def _warn_of_weights(data, config, console: Console, strict: bool) -> None:
@@ -209,7 +229,7 @@ def _warn_of_ids(model: models.Model, console: Console) -> None:
                      "occur in the data, is the largest a mistake?")
 
 
-def _setting(config: train.Config, solver, data) -> dict:
+def _setting(config: train.Config, bias: float, data) -> dict:
     description = data.description
     weights = ["balanced"] * config.balanced + [f"{quoted(label)}:{C:g}" for label, C in config.weights.items()]
     known = {} if description is None else {
@@ -217,7 +237,7 @@ def _setting(config: train.Config, solver, data) -> dict:
     }  # fmt: skip
     return {
         "solver": config.solver + " --exact" * config.exact, "C": config.C, "tolerance": config.tolerance,
-        "bias": "R" if description is None and config.bias is None else solver.bias,
+        "bias": "R" if config.bias is None and (description is None or config.kernel) else bias,
         "weights": " ".join(weights) or "none", **known, "data": data.where,
         **({"in_memory_from": held} if (held := getattr(data, "in_memory_from", "")) else {}),
         "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
@@ -233,6 +253,7 @@ def _summary(outcome: train.Outcome, config: train.Config) -> str:
                  f"relative duality gap = {stats.gap:.3e} (certified)\n")
     else:
         known = f"dual objective = {stats.dual:.9g}{classes}\nno certificate: {outcome.uncertified}\n"
+    known += kernel_machine.summary(outcome) if config.kernel else ""
     if stats.change < float("inf"):
         active = f", {stats.active} rows active" * bool(stats.active)
         known += f"relative {config.measure} = {stats.change:.3e}{active}\n"
@@ -252,95 +273,5 @@ def _check_target(paths, target: str) -> None:
         raise UsageError(f"{target} is a directory, not a model file", "llsvm-train DATA MODEL")
     if path.is_file() and path.stat().st_size:
         with open(path, "rb") as file:
-            if file.read(12) != b"solver_type ":
+            if not file.read(12).startswith((b"solver_type ", kernel_model.FIRST)):
                 raise UsageError(f"{target} exists and is not a model; it was left alone", "llsvm-train DATA MODEL")
-
-
-def describe(path: str, verify: bool, as_json: bool) -> str:
-    """A block set or a model in words or as JSON."""
-    facts = _describe_set(path, verify) if Path(path).is_dir() else _describe_model(path)
-    if as_json:
-        return json.dumps(_without_surrogates(facts))
-    lines = {_shown(name): _shown(value) for name, value in _flat(facts)}
-    width = max(map(len, lines))
-    return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
-
-
-def _without_surrogates(facts):
-    """Bytes of names that are no UTF-8, escaped: programs that read JSON refuse them otherwise."""
-    if isinstance(facts, dict):
-        return {_without_surrogates(name): _without_surrogates(value) for name, value in facts.items()}
-    if isinstance(facts, list):
-        return [_without_surrogates(value) for value in facts]
-    if isinstance(facts, str):
-        return encoded(facts).decode("utf-8", "backslashreplace")
-    return facts
-
-
-def _shown(value) -> str:
-    """All of it, without what a terminal would obey."""
-    return quoted(str(value), most=1 << 40)
-
-
-def _flat(facts: dict, prefix: str = ""):
-    """Nested facts as ("outer inner", value) pairs."""
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name} ")
-        elif isinstance(value, list):
-            yield prefix + name, ", ".join(_listed(item) for item in value)
-        else:
-            yield prefix + name, value
-
-
-def _listed(item) -> str:
-    return " ".join(map(str, item.values())) if isinstance(item, dict) else str(item)
-
-
-def _describe_set(path: str, verify: bool) -> dict:
-    blocks = BlockSet(path)
-    header = {name: value for name, value in blocks.header.items() if name not in ("blocks", "feature_ids")}
-    facts = {"kind": "block set", **header, "blocks": len(blocks.blocks), "chunks": blocks.n_chunks,
-             "bytes": int(blocks.chunk_bytes.sum())}
-    if verify:
-        _verify(blocks)
-        facts["verified"] = f"{blocks.n_chunks} chunks, all checksums right"
-    return facts
-
-
-def _verify(blocks: BlockSet) -> None:
-    """Reads everything, and compares it with what the manifest says."""
-    header, ids, counts = blocks.header, np.sort(blocks.feature_ids()), np.zeros(blocks.n_labels, np.int64)
-    if (ids[1:] == ids[:-1]).any():
-        raise DataError(f"{blocks.path / header['feature_ids']['file']}: two features have the same id", REPAIR)
-    sizes = arena_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
-    arena = Arena(int(sizes.max(initial=0)), np.empty(int(blocks.chunk_rows.max(initial=0)), ROW), blocks.dtype)
-    decoder = Decoder(blocks)
-    for chunk in range(blocks.n_chunks):
-        arena.clear()
-        arena.add_chunk(decoder, chunk)
-        counts += np.bincount(arena.rows["code"], minlength=blocks.n_labels)
-    for label, count in zip(header["labels"], counts.tolist(), strict=True):
-        if label["rows"] != count:
-            raise DataError(f"{blocks.path / MANIFEST}: {label['rows']} rows of label {quoted(label['name'])} are "
-                            f"said, {count} were read", REPAIR)
-    norm = float(np.sqrt(arena.largest_square))
-    if not abs(norm - header["largest_norm"]) <= ROUNDING * norm:
-        raise DataError(f"{blocks.path / MANIFEST}: a largest norm of {header['largest_norm']:g} is said, {norm:g} was "
-                        "read", REPAIR)
-    for block in blocks.blocks:
-        if (more := os.path.getsize(blocks.path / block.file) - sum(block.bytes)) > 0:
-            raise DataError(f"{blocks.path / block.file}: {more} bytes behind the last chunk", REPAIR)
-
-
-def _describe_model(path: str) -> dict:
-    if path != "-" and not os.path.exists(path):
-        raise missing(path)
-    model = models.load(path)
-    origin = {} if "certificate" in model.info else {"certificate": "none (not written by llsvm)"}
-    facts = {
-        "kind": "model", "solver_type": model.solver_type, "labels": model.labels,
-        "features": model.n_ids, "bias": model.bias,
-        "nonzero_weights": int(np.count_nonzero(model.weights)), **origin,
-    }
-    return {**facts, **{name: value for name, value in model.info.items() if name not in facts}}

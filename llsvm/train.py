@@ -80,14 +80,16 @@ def start(data, config: Config, states: list | None = None):
     return build(as_stream(data, config), config, solver.squared_loss, **given)
 
 
-def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False) -> Outcome:
-    """The one training loop: passes until the solver has reached its tolerance or something ends it."""
+def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False,
+        at_end: Callable = lambda solver: None) -> Outcome:
+    """The one training loop: passes until the solver has reached its tolerance or something ends it. at_end: looks at
+    the solver before it is closed."""
     # Numbers that overflow are no reason for a warning: they certify nothing, and no model is made of them.
     with np.errstate(all="ignore"):
-        return _run(solver, config, on_pass, stopped)
+        return _run(solver, config, on_pass, stopped, at_end)
 
 
-def _run(solver, config: Config, on_pass, stopped) -> Outcome:
+def _run(solver, config: Config, on_pass, stopped, at_end) -> Outcome:
     began = time.perf_counter()
     solver.deadline = Deadline(config.time_limit)
     try:
@@ -100,6 +102,7 @@ def _run(solver, config: Config, on_pass, stopped) -> Outcome:
             bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
             seconds=time.perf_counter() - began, peak_memory=memory.peak(),
         )
+        at_end(solver)
         w = solver.best_w if solver.best_w.ndim == 2 else solver.best_w[:, None]
         return Outcome(w, solver.bias, known, final, reason, solver.certificates, solver.uncertified)
     finally:
@@ -128,12 +131,20 @@ def _make_passes(solver, config: Config, on_pass, stopped, began: float) -> tupl
 
 
 def make_model(outcome: Outcome, data, config: Config) -> Model:
-    """Nothing in it may differ between two runs: no time, no memory, no folder. (The run log has them.)"""
     if not np.isfinite(outcome.w).all():
         raise TooLarge(config.solver)
-    description, solver, stats = data.description, config.method, outcome.stats
+    description = data.description
+    bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
+    return from_features(config.method.header, label_order(description.labels), outcome.w, data.feature_ids(), bias,
+                         description.zero_based, facts_of(outcome, description, config))
+
+
+def facts_of(outcome: Outcome, description: Description, config: Config) -> dict:
+    """What a model says of its training. Nothing in it may differ between two runs: no time, no memory, no folder. (The
+    run log has them.)"""
+    solver, stats = config.method, outcome.stats
     sources = [{**source, "name": os.path.basename(source["name"])} for source in description.sources]
-    info = {
+    return {
         "written_by": f"llsvm {__version__}",
         "certificate": _certificate_facts(outcome, config),
         "training": {
@@ -143,9 +154,6 @@ def make_model(outcome: Outcome, data, config: Config) -> Model:
             "nonzeros": description.n_nonzeros, "values": description.dtype.name, "sources": sources,
         },
     }
-    bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
-    return from_features(solver.header, label_order(description.labels), outcome.w, data.feature_ids(), bias,
-                         description.zero_based, info)
 
 
 def _certificate_facts(outcome: Outcome, config: Config) -> dict:

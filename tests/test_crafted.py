@@ -13,9 +13,10 @@ from problems import as_text, split
 from llsvm import manifest as manifests
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, LlsvmError
+from llsvm.describe import describe
 from llsvm.model import load
 from llsvm.predict import predict_labels
-from llsvm.session import describe, train_model
+from llsvm.session import train_model
 from llsvm.train import Config
 
 

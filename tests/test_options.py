@@ -18,7 +18,9 @@ WRONG = {
     "bias": [float("inf"), float("nan"), "much"], "weights": [{"1": 0.0}, {"1": 1.0, "-1": float("nan")}],
     "seed": [-1, 2**31, 1.5, "1"], "max_passes": [0, None], "time_limit": [0.0, -1.0, float("nan")],
     "inner": [-1, 2**31, "many", 1.5], "batch": [-1, "some"], "init": ["one", 0], "lookahead": [0, 1001, "x"],
-    "precision": ["float16"], "memory": [0], "threads": [0, 257],
+    "precision": ["float16"], "kernel": [-1, 4, "2"],
+    "gamma": [0.0, -1.0, float("nan")], "degree": [0, 101, 2.5],
+    "coef0": [-1.0, float("inf")], "rank": [-1, 2**31, "all"], "pivots": ["best", 0], "memory": [0], "threads": [0, 257],
 }  # fmt: skip
 
 
@@ -132,8 +134,8 @@ def test_help_has_every_option_with_its_text_and_its_default(run):
         assert text in shown and (not text or f"{option.words.split()[-1].partition('/')[0]}" in shown)
     defaults = re.findall(r"\[default:(.*?)\]", shown)
     assert [part.split(";")[0] for part in defaults] == [
-        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "1", "zero", "average", "10", "float32", "halfofwhatitmayuse",
-        "(allcoresitmayuse)"]  # fmt: skip
+        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "1", "zero", "average", "10", "0", "1/features", "3", "0",
+        "auto", "random", "float32", "halfofwhatitmayuse", "(allcoresitmayuse)"]  # fmt: skip
     tolerance = OPTIONS["tolerance"]
     assert [float(number) for number in re.findall(r"[\d.e-]{4,}", tolerance.shown)] == [
         tolerance.default, tolerance.default_of["shrink"]]  # fmt: skip
