@@ -20,7 +20,8 @@ WRONG = {
     "inner": [-1, 2**31, "many", 1.5], "batch": [-1, "some"], "init": ["one", 0], "lookahead": [0, 1001, "x"],
     "precision": ["float16"], "kernel": [-1, 4, "2"],
     "gamma": [0.0, -1.0, float("nan")], "degree": [0, 101, 2.5],
-    "coef0": [-1.0, float("inf")], "rank": [-1, 2**31, "all"], "pivots": ["best", 0], "memory": [0], "threads": [0, 257],
+    "coef0": [-1.0, float("inf")], "rank": [-1, 2**31, "all"], "pivots": ["best", 0],
+    "memory": [0], "threads": [0, 257],
 }  # fmt: skip
 
 
