@@ -17,8 +17,9 @@ from libc.math cimport fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from _dual cimport SHRINK, SMALLEST, Dual, State, Visits, begin, dual_of, go_on_from, move_kept, row_of, square_of
+from _dual cimport SHRINK, Dual, State, Visits, begin, dual_of, move_kept, row_of, square_of
 from _dual cimport end as end_visits
+from _loss cimport SMALLEST, above_zero, gap_at, loss_at, square_of_change
 from _sparse cimport ROWS_AHEAD, TABLE_AHEAD, Row, prefetch_near, row_size, row_axpy, row_dot, value_t
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
 
@@ -26,15 +27,16 @@ cdef enum:
     SLOTS = 4  # batches that may be needed at a time
     BATCH = 32  # rows of a thread
 
-# The rows order[start .. end-1]; every round each thread has so many of them, or what is left is shared out.
+# The rows order[start .. end-1]; every round each thread has so many of them, or what is left is shared out. copies: of
+# w without the weight of the bias, one behind the other.
 cdef struct Plan:
     int64_t start
     int64_t end
     int64_t stretch
-    int64_t n_helpers
     int64_t n_threads
     int64_t n_features
     double* w
+    double* copies
     int8_t* marks
     double weight  # of the bias
 
@@ -65,7 +67,6 @@ cdef struct Member:
     double[BATCH] changes
     double bias_change
     Visits v
-    double gain
     int64_t[8] apart
 
 
@@ -135,11 +136,6 @@ cdef inline void look(
         foretell(v, entry, &member.bias_steps[number % SLOTS][k])
 
 
-cdef inline double above_zero(double x) noexcept nogil:
-    """max(x, 0), of which the compiler makes a branch."""
-    return 0.5 * (x + fabs(x))
-
-
 cdef inline double step_of_bias(const BiasStep* bias_step, double weight) noexcept nogil:
     """Its weight after the step of a row."""
     cdef double wanted = weight + bias_step.constant - bias_step.slope * weight
@@ -164,8 +160,8 @@ cdef inline double decide(
     cdef Visits* v = &member.v
     cdef const Entry* entry
     cdef int64_t first = stretch_start(plan, start, t) + number * BATCH, k, steps = 0
-    cdef double y, U, d, Q, G, old, new, change, slack, best, loss, projected
-    cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, visits = 0, bias_change = 0
+    cdef double y, U, d, Q, z, G, old, new, change, loss, projected
+    cdef double bias = v.bias, highest = v.highest, lowest = v.lowest, bias_change = 0
     cdef double gap = 0, losses = 0, sum_alpha = 0, sum_square = 0, gain = 0
     cdef bint is_low, is_high, needs_step, leaves
     for k in range(size_of_batch(plan, start, t, number)):
@@ -175,15 +171,12 @@ cdef inline double decide(
         U = v.codes[entry.code].U
         d = v.codes[entry.code].d
         Q = entry.square + d
-        G = y * (entry.product + weight * bias) - 1
+        z = 1 - y * (entry.product + weight * bias)
         weight = step_of_bias(&member.bias_steps[number % SLOTS][k], weight)
-        slack = above_zero(-G)
-        best = min(U, slack / d) if d > 0 else U
-        loss = best * (slack - 0.5 * d * best)
-        gap += loss + old * (G + 0.5 * d * old)
-        visits += 1
+        loss = loss_at(above_zero(z), U, d)
+        gap += gap_at(loss, z, old, d)
         losses += loss
-        G += old * d
+        G = old * d - z
         is_low = (old == 0) & (G > 0)
         is_high = (old == U) & (G < 0)
         projected = G * (1 - (is_low | is_high))
@@ -204,17 +197,17 @@ cdef inline double decide(
         member.changes[k] = change * y
         bias_change += change * y * bias
         sum_alpha += change
-        sum_square += 0.5 * d * change * (new + old)
+        sum_square += square_of_change(old, new, d)
         gain -= change * (G + 0.5 * Q * change)
     v.highest = highest
     v.lowest = lowest
     v.gap += gap
-    v.visits += visits
+    v.visits += size_of_batch(plan, start, t, number)
     v.losses += losses
     v.steps += steps
     v.sum_alpha += sum_alpha
     v.sum_square += sum_square
-    member.gain += gain
+    v.expected += gain
     member.bias_change += bias_change
     return weight
 
@@ -314,14 +307,24 @@ cdef inline void add_up(Visits* all, const Visits* v) noexcept nogil:
     all.visits += v.visits
     all.gap += v.gap
     all.steps += v.steps
+    all.expected += v.expected
+
+
+def prepare(uint8_t[::1] memory, double[:, ::1] copies, int8_t[::1] marks):
+    """Gives sweeps room for a copy of w a thread, without the weight of the bias, and for a mark of each row of the
+    order."""
+    cdef Plan* plan = &(<Shared*>&memory[0]).plan
+    plan.n_threads = copies.shape[0]
+    plan.n_features = copies.shape[1]
+    plan.copies = &copies[0, 0]
+    plan.marks = &marks[0]
 
 
 def convene(uint8_t[::1] memory, int64_t stretch, int64_t n_helpers):
     """Before a sweep: nobody has arrived. A thread has a stretch of so many rows a round; so many others will come."""
     cdef Shared* shared = <Shared*>&memory[0]
-    convene_meeting(&shared.meeting)
+    convene_meeting(&shared.meeting, n_helpers)
     shared.plan.stretch = stretch
-    shared.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
@@ -335,48 +338,34 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
     cdef int64_t me
     with nogil:
         me = join(&shared.meeting)
-        if begin_together(&shared.meeting, me, 0) and me < shared.plan.n_threads:
+        if begin_together(&shared.meeting, me) and me < shared.plan.n_threads:
             work(&shared.plan, shared, me, False, &kind[0])
 
 
 def sweep(
     const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
-    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
-    double[:, ::1] copies, int8_t[::1] marks
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory
 ):
-    """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
-
-    memory: SHARED_BYTES, convened for every call. copies: room for those of w, one for each thread; marks: room for
-    the order. If start is not 0 the sweep goes on, and so do the sums of its state. Returns whether the other threads
-    were there to the end.
-    """
+    """As sweep of _dual_cd.pyx. memory: SHARED_BYTES, prepared, and convened for every call. Returns whether the other
+    threads were there to the end."""
     cdef Shared* shared = <Shared*>&memory[0]
-    cdef State* found = &state[0]
+    cdef Plan* plan = &shared.plan
     cdef Visits all
     cdef int64_t t
     cdef bint helped
-    begin(&all, rows, duals, order, w, codes, found)
-    shared.plan.start = start
-    shared.plan.end = end
-    shared.plan.n_threads = copies.shape[0]
-    shared.plan.n_features = copies.shape[1]
-    shared.plan.w = &w[0]
-    shared.plan.marks = &marks[0]
-    shared.plan.weight = w[all.last_weight]
-    for t in range(copies.shape[0]):
+    begin(&all, rows, duals, order, start, w, codes, &state[0])
+    plan.start = start
+    plan.end = end
+    plan.w = &w[0]
+    plan.weight = w[all.last_weight]
+    for t in range(plan.n_threads):
         shared.members[t].v = all
-        shared.members[t].v.w = &copies[t, 0]
-        shared.members[t].gain = 0
+        shared.members[t].v.w = plan.copies + t * plan.n_features
     with nogil:
-        helped = work(&shared.plan, shared, 0, not begin_together(&shared.meeting, 0, shared.plan.n_helpers), &kind[0])
-    w[all.last_weight] = shared.plan.weight
-    found.expected = 0
-    for t in range(copies.shape[0]):
-        add_up(&all, &shared.members[t].v)
-        found.expected += shared.members[t].gain
-    if start:
-        go_on_from(&all, found)
-    end_visits(&all, found)
-    with nogil:
-        found.kept = move_kept(all.order, &marks[start], start, end, found.kept)
+        helped = work(plan, shared, 0, not begin_together(&shared.meeting, 0), &kind[0])
+        w[all.last_weight] = plan.weight
+        for t in range(plan.n_threads):
+            add_up(&all, &shared.members[t].v)
+        move_kept(&all, plan.marks + start, start, end)
+    end_visits(&all, start, &state[0])
     return helped

@@ -3,6 +3,7 @@
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int8_t, int32_t, int64_t, uint16_t, uint64_t
 
+from _loss cimport SMALLEST, Code, codes_of, gap_at, loss_at, square_of_change
 from _sparse cimport Row, row_at, row_axpy, row_dot, value_t
 
 cdef enum:
@@ -10,20 +11,6 @@ cdef enum:
     NOTHING = 0
     STEP = 1
     SHRINK = 2
-
-cdef extern from *:
-    """
-    #define LLSVM_SMALLEST 1e-12
-    """
-    const double SMALLEST "LLSVM_SMALLEST"  # projected gradients that ask for a step are larger
-
-
-# What is true of the rows of a label code in a problem: y, and the bounds 0 <= alpha <= U and curvature d of its loss.
-cdef struct Code:
-    double y
-    double U
-    double d
-
 
 # Of a row in a problem: its dual variable, and the gradient of -D in it when it was last looked at.
 cdef packed struct Dual:
@@ -34,9 +21,10 @@ cdef packed struct Dual:
 # Of one problem: what sweeps need to know beside rows and w, and what they find.
 # bias: the value of the bias feature. highest_before, lowest_before: bounds for shrinking, from the sweep before.
 # Of the last sweep: highest and lowest projected gradient; gap, what the rows visited have in the duality gap:
-# loss_i + a_i (y_i w.x_i - 1 + d_i a_i / 2); steps, rows that needed one; expected, what steps of threads together
-# should add to D; kept, rows that stay active. Summed over sweeps: the changes of sum a and of sum d a^2 / 2, losses
-# met, visits. round_alpha keeps alphas representable in float32; with shrink, rows that have stayed at a bound leave.
+# loss_i - a_i (z_i - d_i a_i / 2); steps, rows that needed one; expected, what steps of threads together should add to
+# D; kept, rows that stay active, which are the first of the order then. Summed over sweeps: the changes of sum a and of
+# sum d a^2 / 2, losses met, visits. round_alpha keeps alphas representable in float32; with shrink, rows that have
+# stayed at a bound leave.
 cdef struct State:
     double bias
     double highest_before
@@ -80,6 +68,8 @@ cdef struct Visits:
     double visits
     double gap
     double steps
+    double expected
+    int64_t kept
 
 
 # A row at one w: y and its bounds, its loss, its part of the gap, the gradient of -D, 0 where alpha cannot follow.
@@ -110,59 +100,48 @@ cdef inline Dual* dual_of(const Visits* v, int64_t slot) noexcept nogil:
 
 
 cdef inline void begin(
-    Visits* v, const Row[:] rows, Dual[:] duals, int32_t[::1] order, double[::1] w, const double[:, ::1] codes,
-    const State* state
+    Visits* v, const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, double[::1] w,
+    const double[:, ::1] codes, const State* state
 ) noexcept:
+    """A sweep that starts there in the order, having visited the rows before."""
     see(v, rows, duals)
     v.order = &order[0] if order.shape[0] else NULL
     v.w = &w[0]
     v.last_weight = w.shape[0] - 1
     v.bias = state.bias
-    v.codes = <const Code*>&codes[0, 0]
+    v.codes = codes_of(codes)
     v.round_alpha = state.round_alpha
     v.shrink = state.shrink
     v.highest_before = state.highest_before
     v.lowest_before = state.lowest_before
     v.highest = -INFINITY
     v.lowest = INFINITY
-    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = v.steps = 0
+    v.sum_alpha = v.sum_square = v.losses = v.visits = v.gap = v.steps = v.expected = 0
+    v.kept = state.kept if start else 0
 
 
-cdef inline void end(const Visits* v, State* state) noexcept:
-    state.highest = v.highest
-    state.lowest = v.lowest
-    state.gap = v.gap
-    state.steps = v.steps
+cdef inline void end(const Visits* v, int64_t start, State* state) noexcept:
+    """What was found before the start belongs to the sweep."""
+    state.highest = max(v.highest, state.highest) if start else v.highest
+    state.lowest = min(v.lowest, state.lowest) if start else v.lowest
+    state.gap = v.gap + (state.gap if start else 0)
+    state.steps = v.steps + (state.steps if start else 0)
+    state.expected = v.expected
+    state.kept = v.kept
     state.sum_alpha += v.sum_alpha
     state.sum_square += v.sum_square
     state.losses += v.losses
     state.visits += v.visits
 
 
-cdef inline void go_on_from(Visits* v, const State* state) noexcept:
-    """The sweep goes on: what it found before belongs to it."""
-    v.highest = max(v.highest, state.highest)
-    v.lowest = min(v.lowest, state.lowest)
-    v.gap += state.gap
-    v.steps += state.steps
-
-
-cdef inline double loss(double G, double U, double d) noexcept nogil:
-    """Where y w.x = G + 1 < 1."""
-    cdef double best = U if U * d <= -G else -G / d
-    return best * (-G - 0.5 * d * best)
-
-
 cdef inline int8_t judge(const Visits* v, uint16_t code, double old, double product, Seen* seen) noexcept nogil:
     """What a row of this label with this alpha is where w.x, the bias included, is the product; what it needs."""
-    cdef double y = v.codes[code].y, U = v.codes[code].U, d = v.codes[code].d, G
-    G = y * product - 1
+    cdef double y = v.codes[code].y, U = v.codes[code].U, d = v.codes[code].d, z = 1 - y * product, G = old * d - z
     seen.y = y
     seen.U = U
     seen.d = d
-    seen.loss = loss(G, U, d) if G < 0 else 0
-    seen.gap = seen.loss + old * (G + 0.5 * d * old)
-    G += old * d
+    seen.loss = loss_at(z, U, d) if z > 0 else 0
+    seen.gap = gap_at(seen.loss, z, old, d)
     seen.gradient = G
     seen.projected = 0
     if old == 0 and G > 0:
@@ -208,23 +187,20 @@ cdef inline void step(
     if new != old:
         dual.alpha = new
         sum_alpha[0] += new - old
-        sum_square[0] += 0.5 * seen.d * (new - old) * (new + old)
+        sum_square[0] += square_of_change(old, new, seen.d)
         change = (new - old) * seen.y
         row_axpy(change, row, v.w, kind)
         v.w[v.last_weight] += change * v.bias
 
 
-cdef inline int64_t move_kept(
-    int32_t* order, const int8_t* marks, int64_t start, int64_t end, int64_t kept
-) noexcept nogil:
-    """Rows before start are those that were kept, then those that were not: does the same with the rows from start to
-    end, which have these marks. Returns the number of rows kept so far."""
+cdef inline void move_kept(Visits* v, const int8_t* marks, int64_t start, int64_t end) noexcept nogil:
+    """The rows before start are those that were kept, then those that were not: does the same with the rows from start
+    to end, which have these marks."""
     cdef int64_t s
     cdef int32_t slot
     for s in range(start, end):
         if marks[s - start] != SHRINK:
-            slot = order[s]
-            order[s] = order[kept]
-            order[kept] = slot
-            kept += 1
-    return kept
+            slot = v.order[s]
+            v.order[s] = v.order[v.kept]
+            v.order[v.kept] = slot
+            v.kept += 1

@@ -16,16 +16,18 @@ import numpy as np
 from libc.math cimport INFINITY
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
-from _dual cimport DUALS_AHEAD, SHRINK, STEP, Code, Dual, Seen, State, Visits, begin, dual_of, end, look, see, step
+from _dual cimport DUALS_AHEAD, SHRINK, STEP, Dual, Seen, State, Visits, begin, dual_of, look, see, step
+from _dual cimport end as end_visits
+from _loss cimport Code, alpha_at, codes_of, is_free, is_wrong, square_of_change
 from _sparse cimport Ahead, Row, look_ahead, prefetch, row_axpy, value_t
 
 cdef State _state
 STATE = np.asarray(<State[:1]>&_state).dtype
 
 
-cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) noexcept nogil:
-    """One thread alone; returns the number of rows that stay active, which are the first of order then."""
-    cdef int64_t s, kept = 0
+cdef inline void visit_all(Visits* v, int64_t start, int64_t end, const value_t* kind) noexcept nogil:
+    """One thread alone."""
+    cdef int64_t s, kept = v.kept
     cdef int32_t slot
     cdef int32_t* order = v.order
     cdef Ahead ahead = [0, 0]
@@ -33,9 +35,9 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     cdef int8_t mark
     cdef double highest = -INFINITY, lowest = INFINITY
     cdef double sum_alpha = 0, sum_square = 0, losses = 0, gap = 0, steps = 0
-    for s in range(active):
-        look_ahead(&ahead, v.rows, v.row_stride, order, s, active, sizeof(value_t))
-        if not v.beside and s + DUALS_AHEAD < active:
+    for s in range(start, end):
+        look_ahead(&ahead, v.rows, v.row_stride, order, s, end, sizeof(value_t))
+        if not v.beside and s + DUALS_AHEAD < end:
             prefetch(&dual_of(v, order[s + DUALS_AHEAD]).gradient)
         slot = order[s]
         mark = look(v, slot, &seen, kind)
@@ -56,27 +58,28 @@ cdef inline int64_t visit_all(Visits* v, int64_t active, const value_t* kind) no
     v.sum_alpha = sum_alpha
     v.sum_square = sum_square
     v.losses = losses
-    v.visits = active
+    v.visits = end - start
     v.gap = gap
     v.steps = steps
-    return kept
+    v.kept = kept
 
 
 def sweep(
-    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t active, double[::1] w,
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
     const double[:, ::1] codes, State[::1] state, const value_t[::1] kind
 ):
-    """Visits rows[order[0 .. active-1]], changing w and their duals in place.
+    """Visits rows[order[start .. end-1]], changing w, their duals and the state in place.
 
-    codes[code] = (y, U, d). kind is any array of the value type. Returns the new number of active rows: with
-    state.shrink, rows that have stayed at a bound leave the first `active` entries of order.
+    codes[code] = (y, U, d). kind is any array of the value type. With state.shrink, rows that have stayed at a bound
+    leave the first entries of order, of which those that stay are the first state.kept. If start is not 0 the sweep of
+    the rows before goes on, and so do its sums. Returns state.kept.
     """
     cdef Visits v
-    begin(&v, rows, duals, order, w, codes, &state[0])
+    begin(&v, rows, duals, order, start, w, codes, &state[0])
     with nogil:
-        active = visit_all(&v, active, &kind[0])
-    end(&v, &state[0])
-    return active
+        visit_all(&v, start, end, &kind[0])
+    end_visits(&v, start, &state[0])
+    return v.kept
 
 
 def survey(
@@ -95,7 +98,7 @@ def survey(
     v.w = <double*>&w[0]  # which is only read
     v.last_weight = w.shape[0] - 1
     v.bias = bias
-    v.codes = <const Code*>&codes[0, 0]
+    v.codes = codes_of(codes)
     v.shrink = False
     with nogil:
         for r in range(rows.shape[0]):
@@ -116,14 +119,13 @@ def select(
     """The slots, from `first` on, of the rows whose alpha is free or at the wrong bound, or whose gradient is within
     the margin: into order; returns how many there are."""
     cdef int64_t r, n = 0
-    cdef double alpha, U, G
+    cdef double alpha, G
     with nogil:
         for r in range(rows.shape[0]):
             alpha = duals[r].alpha
-            U = codes[rows[r].code, 1]
             G = duals[r].gradient
             order[n] = first + <int32_t>r
-            n += 0 < alpha < U or -margin <= G <= margin or (G < 0 if alpha == 0 else G > 0)
+            n += is_free(alpha, codes[rows[r].code, 1]) or -margin <= G <= margin or is_wrong(alpha, G)
     return n
 
 
@@ -135,36 +137,26 @@ def choose(
     cdef int64_t r, n = 0
     with nogil:
         for r in range(rows.shape[0]):
-            chosen[r] = (0 < duals[r].alpha < codes[rows[r].code, 1]) or (-margin <= duals[r].gradient <= margin)
+            chosen[r] = is_free(duals[r].alpha, codes[rows[r].code, 1]) or -margin <= duals[r].gradient <= margin
             n += chosen[r]
     return n
 
 
-def adopt(
-    const Row[:] rows, Dual[:] duals, const double[:, ::1] codes, double bias, bint round_alpha,
-    double[::1] sums, double[::1] change, const value_t[::1] kind
-):
-    """Gives every row the alpha that its loss has at the w of a survey: 0 <= a <= U where a z - d a^2 / 2 is largest.
-
-    What was its alpha is forgotten. Adds to change the w of these rows, sum a y x; sums = [sum a, sum d a^2 / 2].
-    """
+cdef inline void combine_all(
+    const Row[:] rows, const Dual[:] duals, const Code* codes, double bias, double[::1] sums, double[::1] change,
+    const value_t* kind
+) noexcept nogil:
     cdef int64_t r, last = change.shape[0] - 1
-    cdef double y, U, d, z, alpha, sum_alpha = 0, sum_square = 0
-    with nogil:
-        for r in range(rows.shape[0]):
-            y = codes[rows[r].code, 0]
-            U = codes[rows[r].code, 1]
-            d = codes[rows[r].code, 2]
-            z = d * duals[r].alpha - duals[r].gradient
-            alpha = 0 if z <= 0 else (U if U * d <= z else z / d)
-            if round_alpha:
-                alpha = <double><float>alpha
-            duals[r].alpha = alpha
-            if alpha > 0:
-                sum_alpha += alpha
-                sum_square += 0.5 * d * alpha * alpha
-                row_axpy(alpha * y, &rows[r], &change[0], &kind[0])
-                change[last] += alpha * y * bias
+    cdef double alpha, sum_alpha = 0, sum_square = 0
+    cdef const Code* code
+    for r in range(rows.shape[0]):
+        alpha = duals[r].alpha
+        if alpha > 0:
+            code = &codes[rows[r].code]
+            sum_alpha += alpha
+            sum_square += square_of_change(0, alpha, code.d)
+            row_axpy(alpha * code.y, &rows[r], &change[0], kind)
+            change[last] += alpha * code.y * bias
     sums[0] = sum_alpha
     sums[1] = sum_square
 
@@ -173,20 +165,28 @@ def combine(
     const Row[:] rows, const Dual[:] duals, const double[:, ::1] codes, double bias, double[::1] sums,
     double[::1] change, const value_t[::1] kind
 ):
-    """As adopt, but every row keeps its alpha."""
-    cdef int64_t r, last = change.shape[0] - 1
-    cdef double y, alpha, sum_alpha = 0, sum_square = 0
+    """Adds to change the w of these rows, sum a y x; sums = [sum a, sum d a^2 / 2]."""
+    with nogil:
+        combine_all(rows, duals, codes_of(codes), bias, sums, change, &kind[0])
+
+
+def adopt(
+    const Row[:] rows, Dual[:] duals, const double[:, ::1] codes, double bias, bint round_alpha,
+    double[::1] sums, double[::1] change, const value_t[::1] kind
+):
+    """Gives every row the alpha that its loss has at the w of a survey; what was its alpha is forgotten. Then as
+    combine."""
+    cdef int64_t r
+    cdef double z
+    cdef const Code* code
     with nogil:
         for r in range(rows.shape[0]):
-            y = codes[rows[r].code, 0]
-            alpha = duals[r].alpha
-            if alpha > 0:
-                sum_alpha += alpha
-                sum_square += 0.5 * codes[rows[r].code, 2] * alpha * alpha
-                row_axpy(alpha * y, &rows[r], &change[0], &kind[0])
-                change[last] += alpha * y * bias
-    sums[0] = sum_alpha
-    sums[1] = sum_square
+            code = &codes_of(codes)[rows[r].code]
+            z = code.d * duals[r].alpha - duals[r].gradient
+            duals[r].alpha = alpha_at(z, code.U, code.d) if z > 0 else 0
+            if round_alpha:
+                duals[r].alpha = <double><float>duals[r].alpha
+        combine_all(rows, duals, codes_of(codes), bias, sums, change, &kind[0])
 
 
 def read_alphas(const Dual[:] duals, const int32_t[::1] slots, double[::1] alphas):
@@ -243,6 +243,6 @@ def go_on(
                 w[last] += (new - wanted) * y * bias
             duals[slots[k]].alpha = new
             sum_alpha += new - old
-            sum_square += 0.5 * d * (new - old) * (new + old)
+            sum_square += square_of_change(old, new, d)
     state[0].sum_alpha += sum_alpha
     state[0].sum_square += sum_square

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
-from _dual cimport loss
+from _loss cimport Code, codes_of, cost_of, loss_at
 from _sparse cimport Row, dense_dot_double, row_dot, value_t
 
 cdef enum:
@@ -30,13 +30,13 @@ def losses(
     """sum_i loss_i(1 - y_i w.x_i) over rows; codes as in _dual_cd.sweep."""
     cdef int64_t r
     cdef double total = 0, z
-    cdef const Row* row
+    cdef const Code* code
     with nogil:
         for r in range(rows.shape[0]):
-            row = &rows[r]
-            z = 1 - codes[row.code, 0] * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
+            code = &codes_of(codes)[rows[r].code]
+            z = 1 - code.y * (row_dot(&w[0], &rows[r], &kind[0]) + w[w.shape[0] - 1] * bias)
             if z > 0:
-                total += loss(-z, codes[row.code, 1], codes[row.code, 2])
+                total += loss_at(z, code.U, code.d)
     return total
 
 
@@ -49,15 +49,14 @@ def ray(
     A row has a loss, C_i (1 - s m_i) or its square, up to s = 1 / m_i, m_i = y_i w.x_i. Entry f sums C_i, C_i m_i and
     C_i m_i^2 over the rows for which f is the last s = f / 256 with a loss, or the last of all.
     """
-    cdef const Row* row
+    cdef const Code* code
     cdef int64_t r, place
-    cdef double y, C, margin, end
+    cdef double C, margin, end
     with nogil:
         for r in range(rows.shape[0]):
-            row = &rows[r]
-            y = codes[row.code, 0]
-            C = 0.5 / codes[row.code, 2] if codes[row.code, 2] > 0 else codes[row.code, 1]
-            margin = y * (row_dot(&w[0], row, &kind[0]) + w[w.shape[0] - 1] * bias)
+            code = &codes_of(codes)[rows[r].code]
+            C = cost_of(code)
+            margin = code.y * (row_dot(&w[0], &rows[r], &kind[0]) + w[w.shape[0] - 1] * bias)
             place = FACTORS - 1
             if margin > 0:
                 end = 256 / margin

@@ -31,7 +31,8 @@ cdef struct Batch:
     double[TILES][5] found  # of a tile: highest and lowest projected gradient, losses, visits, gap
 
 
-# What threads share in a sweep. Tiles are numbered through all batches: those below `limit` can be looked at, `next` is
+# What threads share in a sweep. most: rows of a batch, which are looked at by w_before, a copy of w, or w itself, if that
+# is none: then the steps of a batch are made before the next one is looked at. Tiles are numbered through all batches: those below `limit` can be looked at, `next` is
 # the first that nobody has, `done` have been. They are of the batch `open`, whose first tile is `first`.
 cdef struct Shared:
     int64_t limit
@@ -42,6 +43,9 @@ cdef struct Shared:
     int64_t[7] apart2
     int64_t first
     int64_t open
+    int64_t most
+    double* w_before
+    Visits looking
     Batch[2] batches
     int32_t[LARGEST_BATCH] chosen  # rows of a batch that need a step, and their marks
     int8_t[LARGEST_BATCH] marks
@@ -155,61 +159,78 @@ cdef inline void visit_marked(Visits* v, Shared* shared, const Batch* batch, con
         step(v, chosen[k], &seen, &v.sum_alpha, &v.sum_square, kind)
 
 
-def convene(uint8_t[::1] shared):
-    """Before a sweep: nothing can be looked at yet."""
-    cdef Shared* s = <Shared*>&shared[0]
-    s.limit = s.next = s.done = s.first = s.open = 0
-    s.batches[0].start = s.batches[0].end = s.batches[0].n_tiles = 0
+def prepare(uint8_t[::1] memory, double[::1] w_before):
+    """Gives sweeps room for a copy of w, or none."""
+    (<Shared*>&memory[0]).w_before = &w_before[0] if w_before.shape[0] else NULL
 
 
-def dismiss(uint8_t[::1] shared):
-    """Ends what helps in a sweep, also if nobody leads it."""
-    publish(&(<Shared*>&shared[0]).limit, -1)
-
-
-def sweep_together(
-    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t active, double[::1] w,
-    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
-    double[::1] w_before, int64_t most, bint leading
-):
-    """As sweep of _dual_cd.pyx, by all threads that call it with the same arguments; one is leading, and returns.
-
-    memory: SHARED_BYTES, convened for every sweep. w_before: room for a copy of w, or w itself, which the steps of a
-    batch then change before the next batch is looked at. A batch has up to `most` rows.
-    """
-    cdef Visits looking, stepping
+def convene(uint8_t[::1] memory, int64_t most, int64_t n_helpers):
+    """Before a sweep: nothing can be looked at yet. A batch has up to `most` rows. Threads may help, however many."""
     cdef Shared* shared = <Shared*>&memory[0]
-    cdef Batch* batch
-    cdef int64_t rests = 0, kept = 0, start
-    cdef bint copying = &w_before[0] != &w[0]
-    begin(&looking, rows, duals, order, w_before, codes, &state[0])
-    if not leading:
-        with nogil:
-            while load(&shared.limit) >= 0:
-                if not take_tile(&looking, shared, &kind[0]):
-                    rest(&rests)
-        return 0
-    begin(&stepping, rows, duals, order, w, codes, &state[0])
+    shared.most = most
+    shared.limit = shared.next = shared.done = shared.first = shared.open = 0
+    shared.batches[0].n_tiles = 0
+
+
+def dismiss(uint8_t[::1] memory):
+    """Ends what helps in a sweep, also if nobody leads it."""
+    publish(&(<Shared*>&memory[0]).limit, -1)
+
+
+def help(uint8_t[::1] memory, const value_t[::1] kind):
+    """What every other thread does while one sweeps."""
+    cdef Shared* shared = <Shared*>&memory[0]
+    cdef Visits looking
+    cdef int64_t rests = 0
     with nogil:
-        batch = &shared.batches[shared.open]  # empty
-        while True:
-            start = batch.end
-            if copying and start < active:
-                memcpy(&w_before[0], &w[0], w.shape[0] * sizeof(double))
-                open_batch(shared, start, min(start + most, active))
-            sum_tiles(&stepping, batch)
-            visit_marked(&stepping, shared, batch, &kind[0])
-            if stepping.shrink:
-                kept = move_kept(stepping.order, &batch.marks[0], batch.start, batch.end, kept)
-            if start == active:
-                break
-            if not copying:
-                open_batch(shared, start, min(start + most, active))
-            while take_tile(&looking, shared, &kind[0]):
-                pass
-            while load(&shared.done) < shared.limit:
+        while load(&shared.limit) == 0:
+            rest(&rests)
+        looking = shared.looking
+        while load(&shared.limit) >= 0:
+            if not take_tile(&looking, shared, &kind[0]):
                 rest(&rests)
-            batch = &shared.batches[shared.open]
-        publish(&shared.limit, -1)
-    end_visits(&stepping, &state[0])
-    return kept if stepping.shrink else active
+
+
+cdef void lead(Visits* v, Shared* shared, int64_t start, int64_t end, const value_t* kind) noexcept nogil:
+    """What the thread does that sweeps."""
+    cdef Visits looking = shared.looking
+    cdef Batch* batch = &shared.batches[shared.open]
+    cdef bint copying = looking.w != v.w
+    cdef int64_t rests = 0
+    batch.start = batch.end = start
+    while True:
+        start = batch.end
+        if copying and start < end:
+            memcpy(looking.w, v.w, (v.last_weight + 1) * sizeof(double))
+            open_batch(shared, start, min(start + shared.most, end))
+        sum_tiles(v, batch)
+        visit_marked(v, shared, batch, kind)
+        move_kept(v, &batch.marks[0], batch.start, batch.end)
+        if start == end:
+            break
+        if not copying:
+            open_batch(shared, start, min(start + shared.most, end))
+        while take_tile(&looking, shared, kind):
+            pass
+        while load(&shared.done) < shared.limit:
+            rest(&rests)
+        batch = &shared.batches[shared.open]
+    publish(&shared.limit, -1)
+
+
+def sweep(
+    const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory
+):
+    """As sweep of _dual_cd.pyx. memory: SHARED_BYTES, prepared, and convened for every call. Returns True: no thread is
+    waited for that has not come."""
+    cdef Visits v
+    cdef Shared* shared = <Shared*>&memory[0]
+    begin(&v, rows, duals, order, start, w, codes, &state[0])
+    shared.looking = v
+    if shared.w_before != NULL:
+        shared.looking.w = shared.w_before
+    with nogil:
+        lead(&v, shared, start, end, &kind[0])
+    end_visits(&v, start, &state[0])
+    return True

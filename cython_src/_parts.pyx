@@ -13,31 +13,11 @@ the first goes on alone. That changes no bit of the result.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 
-from _dual cimport SHRINK, STEP, Dual, Seen, State, Visits, begin, best_alpha, dual_of
+from _dual cimport SHRINK, STEP, Dual, Seen, State, Visits, begin, best_alpha, dual_of, judge, row_of, square_of
 from _dual cimport end as end_visits
-from _dual cimport go_on_from, judge, row_of, square_of
-from _sparse cimport (
-    COUNTED,
-    ONE_VALUE,
-    SHORT,
-    TABLE_AHEAD,
-    Row,
-    add_number,
-    add_products,
-    dense_axpy_double,
-    dense_axpy_float,
-    dense_dot_double,
-    dense_dot_float,
-    index_t,
-    ask_for_entry,
-    prefetch,
-    row_feature,
-    row_values,
-    sum_products,
-    sum_weights,
-    value_t,
-    values_offset,
-)
+from _loss cimport square_of_change
+from _sparse cimport (COUNTED, ONE_VALUE, SHORT, TABLE_AHEAD, Row, ask_for_entry, axpy_of, dot_of, index_t, prefetch,
+                      row_feature, row_values, value_t, values_offset)
 from _threads cimport MOST_MEMBERS, Meeting, begin_together, convene_meeting, dismiss_meeting, join, meet
 
 cdef enum:
@@ -48,18 +28,16 @@ cdef enum:
     VALUES_AHEAD = 2048
     NEVER = -1
 
-# The rows order[start .. end-1], in batches of so many; weight: of the bias; gain: what steps should add to D.
+# The rows order[start .. end-1], in batches of so many; rows `ahead` are asked for. cuts: the first feature of each part,
+# and one number behind the last; weight: of the bias.
 cdef struct Plan:
     int64_t start
     int64_t end
     int64_t together
-    int64_t n_helpers
     int64_t ahead
     int64_t n_parts
-    const int64_t* cuts
-    int64_t kept
+    int64_t[MOST_MEMBERS + 1] cuts
     double weight
-    double gain
 
 
 # Products of batches with one part of w.
@@ -134,39 +112,19 @@ cdef inline void take(BatchRow* batch_row, int64_t first, int64_t last, const va
     batch_row.values = row_values(row, kind) + (0 if row.layout & ONE_VALUE else first)
 
 
+cdef inline int64_t first_counted(const BatchRow* batch_row) noexcept nogil:
+    """Where w begins for it."""
+    return <int64_t>batch_row.index if batch_row.layout & COUNTED else 0
+
+
 cdef inline double batch_row_dot(const double* w, const BatchRow* batch_row, const value_t* kind) noexcept nogil:
-    cdef const value_t* values = <const value_t*>batch_row.values
-    cdef int64_t n = batch_row.length
-    if batch_row.layout == SHORT:
-        return sum_products(w, <const uint16_t*>batch_row.index, values, n)
-    if batch_row.layout == COUNTED:
-        if value_t is float:
-            return dense_dot_float(w + <int64_t>batch_row.index, values, n)
-        else:
-            return dense_dot_double(w + <int64_t>batch_row.index, values, n)
-    if not batch_row.layout & ONE_VALUE:
-        return sum_products(w, <const int32_t*>batch_row.index, values, n)
-    if batch_row.layout & SHORT:
-        return values[0] * sum_weights(w, <const uint16_t*>batch_row.index, n)
-    return values[0] * sum_weights(w, <const int32_t*>batch_row.index, n)
+    return dot_of(w + first_counted(batch_row), batch_row.layout, batch_row.index, <const value_t*>batch_row.values,
+                  batch_row.length)
 
 
 cdef inline void batch_row_axpy(const BatchRow* batch_row, double* w, const value_t* kind) noexcept nogil:
-    cdef const value_t* values = <const value_t*>batch_row.values
-    cdef int64_t n = batch_row.length
-    if batch_row.layout == SHORT:
-        add_products(batch_row.change, <const uint16_t*>batch_row.index, values, n, w)
-    elif batch_row.layout == COUNTED:
-        if value_t is float:
-            dense_axpy_float(batch_row.change, values, n, w + <int64_t>batch_row.index)
-        else:
-            dense_axpy_double(batch_row.change, values, n, w + <int64_t>batch_row.index)
-    elif not batch_row.layout & ONE_VALUE:
-        add_products(batch_row.change, <const int32_t*>batch_row.index, values, n, w)
-    elif batch_row.layout & SHORT:
-        add_number(batch_row.change * values[0], <const uint16_t*>batch_row.index, n, w)
-    else:
-        add_number(batch_row.change * values[0], <const int32_t*>batch_row.index, n, w)
+    axpy_of(batch_row.change, batch_row.layout, batch_row.index, <const value_t*>batch_row.values, batch_row.length,
+            w + first_counted(batch_row))
 
 
 cdef inline void ask_between(uint64_t address, int64_t first, int64_t last) noexcept nogil:
@@ -241,10 +199,10 @@ cdef inline void decide(
         if mark == SHRINK:
             continue
         if leading:
-            if plan.kept != start + k:
-                v.order[start + k] = v.order[plan.kept]
-                v.order[plan.kept] = batch_row.slot
-            plan.kept += 1
+            if v.kept != start + k:
+                v.order[start + k] = v.order[v.kept]
+                v.order[v.kept] = batch_row.slot
+            v.kept += 1
             v.highest = max(v.highest, seen.projected)
             v.lowest = min(v.lowest, seen.projected)
         if mark != STEP:
@@ -257,8 +215,8 @@ cdef inline void decide(
             v.steps += 1
             dual_of(v, batch_row.slot).alpha = new
             v.sum_alpha += change
-            v.sum_square += 0.5 * seen.d * change * (new + batch_row.alpha)
-            plan.gain -= change * (seen.gradient + 0.5 * (batch_row.square + seen.d) * change)
+            v.sum_square += square_of_change(batch_row.alpha, new, seen.d)
+            v.expected -= change * (seen.gradient + 0.5 * (batch_row.square + seen.d) * change)
     plan.weight = weight
 
 
@@ -312,13 +270,22 @@ cdef bint work(Visits* v, Plan* plan, Shared* shared, int64_t me, bint alone, co
     return helped
 
 
+def prepare(uint8_t[::1] memory, const int64_t[::1] cuts, int64_t ahead):
+    """Gives sweeps the parts (at most MOST_THREADS), and how many rows ahead they ask for."""
+    cdef Plan* plan = &(<Shared*>&memory[0]).plan
+    cdef int64_t part
+    plan.ahead = ahead
+    plan.n_parts = cuts.shape[0] - 1
+    for part in range(cuts.shape[0]):
+        plan.cuts[part] = cuts[part]
+
+
 def convene(uint8_t[::1] memory, int64_t together, int64_t n_helpers):
     """Before a sweep: nobody has arrived. So many rows are a batch; so many other threads will come."""
     cdef Shared* shared = <Shared*>&memory[0]
-    convene_meeting(&shared.meeting)
+    convene_meeting(&shared.meeting, n_helpers)
     shared.leave = NEVER
     shared.plan.together = together
-    shared.plan.n_helpers = n_helpers
 
 
 def dismiss(uint8_t[::1] memory):
@@ -334,7 +301,7 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
     cdef int64_t me
     with nogil:
         me = join(&shared.meeting)
-        if begin_together(&shared.meeting, me, 0) and me < shared.plan.n_parts:
+        if begin_together(&shared.meeting, me) and me < shared.plan.n_parts:
             v = shared.v
             plan = shared.plan
             work(&v, &plan, shared, me, False, &kind[0])
@@ -342,36 +309,22 @@ def help(uint8_t[::1] memory, const value_t[::1] kind):
 
 def sweep(
     const Row[:] rows, Dual[:] duals, int32_t[::1] order, int64_t start, int64_t end, double[::1] w,
-    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory,
-    const int64_t[::1] cuts, int64_t ahead
+    const double[:, ::1] codes, State[::1] state, const value_t[::1] kind, uint8_t[::1] memory
 ):
-    """Visits rows[order[start .. end-1]], of whose predecessors state.kept were kept. As sweep of _dual_cd.pyx.
-
-    memory: SHARED_BYTES, convened for every call. cuts: the first feature of each part, and one number behind the last.
-    So many rows ahead are asked for. If start is not 0 the sweep goes on, and so do the sums of its state. Returns
-    whether the other threads were there to the end.
-    """
+    """As sweep of _dual_cd.pyx. memory: SHARED_BYTES, prepared, and convened for every call. Returns whether the other
+    threads were there to the end."""
     cdef Shared* shared = <Shared*>&memory[0]
     cdef Visits* v = &shared.v
     cdef Plan* plan = &shared.plan
     cdef bint helped
-    begin(v, rows, duals, order, w, codes, &state[0])
+    begin(v, rows, duals, order, start, w, codes, &state[0])
     plan.start = start
     plan.end = end
-    plan.ahead = ahead
-    plan.n_parts = cuts.shape[0] - 1
-    plan.cuts = &cuts[0]
-    plan.kept = state[0].kept
     plan.weight = w[v.last_weight]
-    plan.gain = 0
     with nogil:
-        helped = work(v, plan, shared, 0, not begin_together(&shared.meeting, 0, plan.n_helpers), &kind[0])
+        helped = work(v, plan, shared, 0, not begin_together(&shared.meeting, 0), &kind[0])
     w[v.last_weight] = plan.weight
-    if start:
-        go_on_from(v, &state[0])
-    end_visits(v, &state[0])
-    state[0].expected = plan.gain
-    state[0].kept = plan.kept
+    end_visits(v, start, &state[0])
     return helped
 
 

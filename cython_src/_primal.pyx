@@ -24,6 +24,7 @@ from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
+from _loss cimport loss_at
 from _sparse cimport Ahead, Row, look_ahead, mix, row_axpy, row_dot, row_feature, row_values, value_mask, value_t
 
 cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
@@ -178,7 +179,7 @@ def visit(
                 state.radius_square += C
             margin = y * state.scale * (row_dot(&v[0], row, &kind[0]) + v[last] * bias)
             if margin < 1:
-                state.losses += C * (1 - margin)
+                state.losses += loss_at(1 - margin, C, 0)
             if batch == 1:
                 pace = state.n_rows / state.t
                 shrink(state, v, u)

@@ -176,39 +176,51 @@ cdef inline void add_number(double a, const index_t* index, int64_t n, double* w
         w[index[k]] += a
 
 
+cdef inline double dot_of(
+    const double* w, uint16_t layout, const void* numbers, const value_t* values, int64_t n
+) noexcept nogil:
+    """Of w and n nonzeros that stand so; w begins at the first of those that are counted."""
+    if layout == WIDE:
+        return sum_products(w, <const int32_t*>numbers, values, n)
+    if layout == SHORT:
+        return sum_products(w, <const uint16_t*>numbers, values, n)
+    if layout == COUNTED:
+        if value_t is float:
+            return dense_dot_float(w, values, n)
+        else:
+            return dense_dot_double(w, values, n)
+    if layout & SHORT:
+        return values[0] * sum_weights(w, <const uint16_t*>numbers, n)
+    return values[0] * sum_weights(w, <const int32_t*>numbers, n)
+
+
+cdef inline void axpy_of(
+    double a, uint16_t layout, const void* numbers, const value_t* values, int64_t n, double* w
+) noexcept nogil:
+    """As dot_of."""
+    if layout == WIDE:
+        add_products(a, <const int32_t*>numbers, values, n, w)
+    elif layout == SHORT:
+        add_products(a, <const uint16_t*>numbers, values, n, w)
+    elif layout == COUNTED:
+        if value_t is float:
+            dense_axpy_float(a, values, n, w)
+        else:
+            dense_axpy_double(a, values, n, w)
+    elif layout & SHORT:
+        add_number(a * values[0], <const uint16_t*>numbers, n, w)
+    else:
+        add_number(a * values[0], <const int32_t*>numbers, n, w)
+
+
 cdef inline double row_dot(const double* w, const Row* row, const value_t* kind) noexcept nogil:
     """w.x"""
-    cdef const value_t* values = row_values(row, kind)
-    if row.layout == WIDE:
-        return sum_products(w, <const int32_t*>row.data, values, row.length)
-    if row.layout == SHORT:
-        return sum_products(w, <const uint16_t*>row.data, values, row.length)
-    if row.layout == COUNTED:
-        if value_t is float:
-            return dense_dot_float(w, values, row.length)
-        else:
-            return dense_dot_double(w, values, row.length)
-    if row.layout & SHORT:
-        return values[0] * sum_weights(w, <const uint16_t*>row.data, row.length)
-    return values[0] * sum_weights(w, <const int32_t*>row.data, row.length)
+    return dot_of(w, row.layout, <const void*>row.data, row_values(row, kind), row.length)
 
 
 cdef inline void row_axpy(double a, const Row* row, double* w, const value_t* kind) noexcept nogil:
     """w += a x"""
-    cdef const value_t* values = row_values(row, kind)
-    if row.layout == WIDE:
-        add_products(a, <const int32_t*>row.data, values, row.length, w)
-    elif row.layout == SHORT:
-        add_products(a, <const uint16_t*>row.data, values, row.length, w)
-    elif row.layout == COUNTED:
-        if value_t is float:
-            dense_axpy_float(a, values, row.length, w)
-        else:
-            dense_axpy_double(a, values, row.length, w)
-    elif row.layout & SHORT:
-        add_number(a * values[0], <const uint16_t*>row.data, row.length, w)
-    else:
-        add_number(a * values[0], <const int32_t*>row.data, row.length, w)
+    axpy_of(a, row.layout, <const void*>row.data, row_values(row, kind), row.length, w)
 
 
 cdef inline double row_square(const Row* row, const value_t* kind) noexcept nogil:

@@ -66,7 +66,8 @@ cdef struct Member:
 
 
 # Threads that begin together, or not at all, and meet on the way. The first one leads; core: where it began; patience:
-# how much longer it waits; dissolved: it goes on without the others.
+# how much longer it waits; dissolved: it goes on without the others; n_helpers: how many others are
+# to come.
 cdef struct Meeting:
     int64_t arrived
     int64_t[7] apart0
@@ -74,12 +75,14 @@ cdef struct Meeting:
     int64_t core
     int64_t patience
     int64_t dissolved
-    int64_t[4] apart1
+    int64_t n_helpers
+    int64_t[3] apart1
     Member[MOST_MEMBERS] members
 
 
-cdef inline void convene_meeting(Meeting* meeting) noexcept nogil:
+cdef inline void convene_meeting(Meeting* meeting, int64_t n_helpers) noexcept nogil:
     cdef int64_t t
+    meeting.n_helpers = n_helpers
     meeting.arrived = meeting.begun = meeting.dissolved = 0
     meeting.core = -1
     meeting.patience = PATIENCE
@@ -98,9 +101,9 @@ cdef inline int64_t join(Meeting* meeting) noexcept nogil:
     return count(&meeting.arrived) + 1
 
 
-cdef inline bint begin_together(Meeting* meeting, int64_t me, int64_t n_helpers) noexcept nogil:
-    """Waits for so many others, if any are to come; returns whether they have."""
-    cdef int64_t rests = 0
+cdef inline bint begin_together(Meeting* meeting, int64_t me) noexcept nogil:
+    """Waits for the others, if any are to come; returns whether they have."""
+    cdef int64_t rests = 0, n_helpers = meeting.n_helpers
     if me:
         leave_core(load(&meeting.core))
         while not load(&meeting.begun):

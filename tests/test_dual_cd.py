@@ -83,7 +83,7 @@ class Swept:
         order = np.random.default_rng(self.counter).permutation(slots).astype(np.int32)
         self.state.sums["highest_before"], self.state.sums["lowest_before"] = np.inf, -np.inf
         codes = self.problem.codes
-        _dual_cd.sweep(self.table, self.duals, order, len(order), self.w, codes, self.state.sums, self.kind)
+        _dual_cd.sweep(self.table, self.duals, order, 0, len(order), self.w, codes, self.state.sums, self.kind)
 
     def sweep_done(self, extrapolation):
         return extrapolation.sweep_done(self.table, self.duals, self.state, self.problem.codes, self.kind)

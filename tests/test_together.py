@@ -123,7 +123,7 @@ class Swept:
 
     @property
     def arguments(self):
-        return self.table, self.duals, self.order, self.active, self.w, self.codes, self.state, self.data.kind
+        return self.table, self.duals, self.order, 0, self.active, self.w, self.codes, self.state, self.data.kind
 
     def sweep(self, way, pool=None):
         self.shuffle()
@@ -459,12 +459,8 @@ class Told(Together):
 def ended_alone(monkeypatch):
     """ended_alone(way) notes the rows that one thread visits, which all stay."""
 
-    def note(way, sweep=lambda table, duals, rows, active, *rest: active):
-        def sweep_alone(table, duals, rows, active, *rest):
-            way.visits.append((len(table) - active, len(table), 0))
-            return sweep(table, duals, rows, active, *rest)
-
-        monkeypatch.setattr(together, "_dual_cd", SimpleNamespace(sweep=sweep_alone))
+    def note(way):
+        monkeypatch.setattr(together, "sweep", lambda *task: way.visits.append((*task[3:5], 0)))
         return way
 
     return note
@@ -475,7 +471,7 @@ def told(ended_alone, shares, sweeps=1, active=200, start=0.0, **options):
     sums = new_sums(sum_alpha=start)
     for _ in range(sweeps):
         order = np.arange(active, dtype=np.int32)
-        way.sweep(None, np.zeros(active), new_duals(active), order, active, np.zeros(3), None, sums, None)
+        way.sweep(None, np.zeros(active), new_duals(active), order, 0, active, np.zeros(3), None, sums, None)
     return way
 
 
@@ -508,32 +504,40 @@ class Astray(Told):
 
 def test_a_trial_that_goes_badly_is_undone(ended_alone):
     way, duals, w, sums = ended_alone(Astray([-3.0, 1.0])), new_duals(200), np.arange(3.0), new_sums()
-    way.sweep(None, np.zeros(200), duals, np.arange(200, dtype=np.int32), 200, w, None, sums, None)
+    way.sweep(None, np.zeros(200), duals, np.arange(200, dtype=np.int32), 0, 200, w, None, sums, None)
     assert w.tolist() == [0, 1, 2] and not duals["alpha"].any()
     assert sums["sum_alpha"][0] == 1 and way.visits == [(0, 20, 2), (20, 200, 1)]
 
 
-FOUND = ["highest", "lowest", "gap", "steps"]
+FOUND = ["highest", "lowest", "gap", "steps", "losses", "visits", "sum_alpha", "sum_square"]
 
 
-def test_where_no_two_rows_go_together_one_thread_ends_the_sweep_with_the_rows_that_stay_first(ended_alone):
-    def sweep_alone(table, duals, rows, active, w, codes, sums, kind):
-        assert rows.tolist() == list(range(20, 200)) and active == 180
-        rows[:] = rows[::-1].copy()
-        sums[FOUND] = (5, -2, 100, 10)
-        return 50
+@SOLVERS
+@BIASES
+@SHRINKING
+@pytest.mark.parametrize("start", [1, 120, 299])
+def test_a_sweep_that_goes_on_is_one_sweep(solver, bias, shrink, start):
+    """As where no two rows go together, and one thread ends what several have begun."""
+    one, two = (Swept(solver=solver, bias=bias, shrink=shrink) for _ in range(2))
+    for _ in range(3):
+        for each in (one, two):
+            each.shuffle()
+        table, duals, order, _, active, *rest = two.arguments
+        start = min(start, active - 1)
+        _dual_cd.sweep(table, duals, order, 0, start, *rest)
+        two.active = _dual_cd.sweep(table, duals, order, start, active, *rest)
+        one.active = _dual_cd.sweep(*one.arguments)
+        assert two.bits()[:-1] == one.bits()[:-1] and two.active == two.state["kept"][0]
+        assert two.state[FOUND][0].tolist() == pytest.approx(one.state[FOUND][0].tolist(), rel=1e-12)
+    assert one.active < 300 or not shrink
 
-    class Shrunk(Told):
-        def gain(self, table, duals, order, start, end, w, codes, sums, *rest):
-            super().gain(table, duals, order, start, end, w, codes, sums, *rest)
-            sums[FOUND], sums["kept"] = (3, -4, 1, 2), 5
-            return True
 
-    way, order, sums = ended_alone(Shrunk([-3.0]), sweep_alone), np.arange(200, dtype=np.int32), new_sums()
+def test_where_no_two_rows_go_together_one_thread_ends_the_sweep(ended_alone):
+    way = Told([-3.0])
     way._least = 2
-    assert way.sweep(None, np.zeros(200), new_duals(200), order, 200, np.zeros(3), None, sums, None) == 55
-    assert order.tolist() == [*range(5), *range(199, 149, -1), *range(5, 20), *range(149, 19, -1)]
-    assert sums[FOUND].tolist() == [(5, -4, 101, 12)]
+    ended_alone(way).sweep(None, np.zeros(200), new_duals(200), np.arange(200, dtype=np.int32), 0, 200, np.zeros(3), None,
+                           new_sums(), None)  # fmt: skip
+    assert way.visits == [(0, 20, 2), (20, 200, 0)]
 
 
 def test_a_gain_that_is_small_by_the_dual_value_says_nothing(ended_alone):

@@ -23,7 +23,7 @@ class Copies(Together):
         super().__init__(_copies, n_threads, _copies.SHARED_BYTES, FIRST_STRETCH, most, TRIAL * n_threads)
         self._copies, self._marks = np.empty((n_threads, n_features)), np.empty(0, np.int8)
 
-    def prepare(self, table, slots: np.ndarray, w) -> tuple:
+    def prepare(self, table, slots: np.ndarray, n_features: int) -> None:
         if len(self._marks) < len(slots):
             self._marks = np.empty(len(slots), np.int8)
-        return self._copies, self._marks
+            _copies.prepare(self.memory, self._copies, self._marks)

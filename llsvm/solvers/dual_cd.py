@@ -192,7 +192,7 @@ class DualCD:
         sums["shrink"] = shrink
         before = sums["losses"][0], sums["visits"][0]
         sweep = self.team.sweep if self.team and together else _dual_cd.sweep
-        active = sweep(table, duals, order, active, self.state.w, self._steps.codes, sums, self._kind)
+        active = sweep(table, duals, order, 0, active, self.state.w, self._steps.codes, sums, self._kind)
         if not counting:
             sums["losses"], sums["visits"] = before
         return active

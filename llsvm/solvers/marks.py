@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llsvm import _marks
+from llsvm.solvers.together import shared_memory, visit_together
 
 # They look at so many bytes of rows at a time, or at that part of the sweep. For each such batch w is copied, if it
 # takes no more bytes than the batch, and no more than these.
@@ -19,8 +20,8 @@ class Marks:
         self._n_helpers = min(n_threads, _marks.MOST_THREADS) - 1
         self._row_bytes, self._w_bytes = row_bytes, 8 * (n_features + 1)
         self._most = int(min(_marks.MOST_ROWS, max(1, BATCH_BYTES // row_bytes)))
-        self._copy = np.empty(n_features + 1) if self._copies(self._most) else None
-        self._shared = np.zeros(_marks.SHARED_BYTES, np.uint8)
+        self._none, self._memory = np.empty(0), shared_memory(_marks.SHARED_BYTES)
+        self._copy = np.empty(n_features + 1) if self._copies(self._most) else self._none
 
     def _copies(self, rows: int) -> bool:
         """Whether w is copied for a batch of so many rows."""
@@ -32,16 +33,8 @@ class Marks:
 
     def sweep(self, pool, *task) -> int:
         """As _dual_cd.sweep."""
-        _, _, _, active, w, *_ = task
-        most = min(self._most, max(1, active // BATCHES))
-        more, helping = (self._shared, self._copy if self._copies(most) else w, most), []
-        _marks.convene(self._shared)
-        try:
-            for _ in range(self._n_helpers):
-                helping.append(pool.submit(_marks.sweep_together, *task, *more, False))
-            return _marks.sweep_together(*task, *more, True)
-        finally:
-            _marks.dismiss(self._shared)
-            for help in helping:
-                if not help.cancel():  # one that has not begun is not waited for
-                    help.result()
+        _, _, _, start, end, _, _, sums, _ = task
+        most = min(self._most, max(1, (end - start) // BATCHES))
+        _marks.prepare(self._memory, self._copy if self._copies(most) else self._none)
+        visit_together(_marks, self._memory, most, pool, self._n_helpers, task)
+        return int(sums["kept"][0])

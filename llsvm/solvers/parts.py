@@ -21,12 +21,12 @@ class Parts(Together):
     def __init__(self, n_threads: int, row_bytes: float):
         n_parts = max(2, min(n_threads, _parts.MOST_THREADS, int(row_bytes / PART_BYTES)))
         super().__init__(_parts, n_parts, _parts.SHARED_BYTES, FIRST_ROWS, MOST_ROWS, TRIAL)
-        self._ahead, self._cuts = int(min(ROWS_AHEAD, max(1, BYTES_AHEAD * n_parts / row_bytes))), None
+        self._ahead, self._is_cut = int(min(ROWS_AHEAD, max(1, BYTES_AHEAD * n_parts / row_bytes))), False
 
-    def prepare(self, table, slots: np.ndarray, w) -> tuple:
-        if self._cuts is None:
-            self._cuts = self._cut(table, slots, len(w) - 1)
-        return self._cuts, self._ahead
+    def prepare(self, table, slots: np.ndarray, n_features: int) -> None:
+        if not self._is_cut:
+            _parts.prepare(self.memory, self._cut(table, slots, n_features), self._ahead)
+            self._is_cut = True
 
     def _cut(self, table, slots: np.ndarray, n_features: int) -> np.ndarray:
         """Parts that have the same number of nonzeros of these rows."""

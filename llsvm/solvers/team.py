@@ -34,15 +34,15 @@ class Team:
             return Copies(self._n_threads, self._row_bytes, self._n_features)
         return Parts(self._n_threads, self._row_bytes)
 
-    def sweep(self, table, duals, order, active: int, w, codes, sums, kind) -> int:
+    def sweep(self, *task) -> int:
         """As _dual_cd.sweep."""
-        task = table, duals, order, active, w, codes, sums, kind
-        if active * self._row_bytes < SMALLEST_SWEEP:
+        _, _, _, start, end, _, _, sums, _ = task
+        if (end - start) * self._row_bytes < SMALLEST_SWEEP:
             return sweep(*task)
         if self._together and self._together.rows:
             return self._together.sweep(self._pool, *task)
         self._marks = self._marks or Marks(self._n_threads, self._row_bytes, self._n_features)
-        if not self._marks.is_worth_it(active, sums["steps"][0]):
+        if not self._marks.is_worth_it(end - start, sums["steps"][0]):
             return sweep(*task)
         return self._marks.sweep(self._pool, *task)
 
