@@ -11,6 +11,7 @@ import numpy as np
 
 from llsvm import data as readers
 from llsvm import exact_gap, lowrank, memory, train
+from llsvm.alphas import Alphas
 from llsvm.cholesky import Factor, extend
 from llsvm.core import Certificate, LlsvmError, PassStats, TooLarge, label_order
 from llsvm.kernel_model import KernelModel
@@ -25,6 +26,7 @@ SAMPLE, LEAST_SAMPLE = 20, 4096  # random rows by pivot, among which pivots are 
 OF_RANK = 0.4  # of the tolerance that is to remain for what the pivots leave out
 OF_ROWS = 0.4  # of --memory that rows as they were read may take
 SQUARE_BYTES = 96  # by rank^2: L^-1 and what finding it takes, and twice as many rows among which pivots are looked for
+BYTES_OF_ALPHA = 32  # by row and problem: alphas, signed ones, those that are being certified, and a mask
 PLACES = 1 << 14  # rows with alphas, at the most, among which more pivots are looked for
 
 
@@ -80,7 +82,9 @@ class _Run:
         self._factor = Factor(kernel_of(config, self._known.n_features))
         check_finite(self._factor.kernel, self._known.largest_norm)
         self._dtype = np.float32 if config.tolerance >= FLOAT32_TOLERANCE else np.float64
-        self._beside = data.n_bytes if isinstance(data, Resident) else 0
+        n_problems = len(self._known.labels) if len(self._known.labels) > 2 else 1
+        self._beside = BYTES_OF_ALPHA * n_problems * self._known.n_rows
+        self._beside += data.n_bytes if isinstance(data, Resident) else 0
         self._alphas = None
 
     def fit(self) -> KernelOutcome:
@@ -195,7 +199,7 @@ class _Run:
             is_stream = (config.method.one_pass or config.method.many_passes) and not config.exact
             solver = train.start(readers.as_stream(rows, config) if is_stream else rows, config)
             outcome = train.run(solver, config, lambda stats: self._on_pass(self._passed(stats)), self._stopped,
-                                lambda solver: found.update(alphas=_alphas_of(solver)))
+                                lambda solver: found.update(alphas=_alphas_of(solver, self._known.n_rows)))
             outcome.stats = self._passed(outcome.stats)
             self._before = outcome.stats
             outcome = self._judged(outcome, rows.description, config, found["alphas"])
@@ -240,12 +244,16 @@ def summary(outcome: KernelOutcome) -> str:
     return known
 
 
-def _alphas_of(solver) -> np.ndarray | None:
+def _alphas_of(solver, n_rows: int) -> np.ndarray | None:
     """(problems, rows), of a solver whose states have them by row."""
-    states = getattr(solver, "states", None)
-    if not states or any(getattr(state, "duals", None) is None for state in states):
-        return None
-    return np.array([state.duals["alpha"] for state in states])
+    found = []
+    for number, state in enumerate(getattr(solver, "states", None) or []):
+        duals, alphas = getattr(state, "duals", None), getattr(state, "alphas", None)
+        if duals is not None:
+            found.append(duals["alpha"])
+        elif isinstance(alphas, Alphas):
+            found.append(alphas.read(number * n_rows, n_rows))
+    return np.array(found, np.float64) if found else None
 
 
 def make_model(outcome: KernelOutcome, data, config: Config) -> KernelModel:
