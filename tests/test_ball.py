@@ -512,6 +512,7 @@ def random_text(path, n_rows, n_features, n_nonzeros, n_classes=2, copies=1, see
     return path.name
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(measure, tmp_path):
     name = random_text(tmp_path / "long.txt", 1000, 50_000, 100, copies=110)
     assert os.path.getsize(tmp_path / name) > 90e6
@@ -520,6 +521,7 @@ def test_memory_does_not_grow_with_the_data(measure, tmp_path):
     assert finished.peak < promised(8 * MB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, memory, lookahead", [
     ((1200, 100, 5, 30), 10, 1000),  # Gram matrices: 8 MB for each of 30 classes
     ((60, 20_000, 15_000, 50), 20, 10),  # rows that wait: 10 of 120 KB for each of 50 classes

@@ -16,6 +16,7 @@ def run(*arguments, **environment):
                           env={**os.environ, **environment})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_solver_gives_the_bits_of_the_frozen_list():
     done = run()
     assert done.returncode == 0, done.stdout

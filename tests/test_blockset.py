@@ -530,6 +530,7 @@ def text_of_long_lines() -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make_text", "memory"),
     [(lambda: some_text(20000), 64 << 20), (text_of_long_rows, 64 << 20), (text_of_long_lines, 8 << 20)],

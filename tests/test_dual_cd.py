@@ -302,6 +302,7 @@ def long_rows(X, y):
 MISLEADING = [rare, duplicates, contradictions, separable, identical, one_feature, long_rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", MISLEADING)
 @pytest.mark.parametrize("terms", [{}, {"C": 1e-4}, {"C": 0.1, "weights": {"1": 10.0}}], ids=str)
 def test_a_sample_that_misleads_costs_some_passes_at_most(tall, samples, change, terms):
@@ -309,6 +310,7 @@ def test_a_sample_that_misleads_costs_some_passes_at_most(tall, samples, change,
     assert len(samples) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", MISLEADING)
 def test_where_the_end_is_far_what_is_certified_holds(tall, change):
     X, y = change(*tall)

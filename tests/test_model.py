@@ -403,6 +403,7 @@ DAMAGED = pytest.mark.parametrize("name", ["no bias", "bias", "words", "ids from
                                            "no features but a bias"])  # fmt: skip
 
 
+@pytest.mark.slow
 @DAMAGED
 def test_a_model_cut_short_is_refused_unless_it_is_a_whole_one_of_liblinears(tmp_path, name):
     """Behind the last weight stand a blank and a newline; without our line, what is before is LIBLINEAR's format. The
@@ -425,6 +426,7 @@ def test_what_is_left_of_a_cut_model_has_all_its_weights(tmp_path):
     assert_same(load(str(path)), MODELS["bias"])
 
 
+@pytest.mark.slow
 @DAMAGED
 def test_a_flipped_bit_is_refused(tmp_path, name):
     with open(save_to(tmp_path / "whole", MODELS[name]), "rb") as file:

@@ -181,6 +181,7 @@ def test_classes_that_tie_are_solved(tmp_path, fit, solver, memory, C):
         np.testing.assert_allclose(w.sum(1), 0, atol=1e-12 * np.abs(w).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
 def test_more_active_rows_than_memory_holds_keep_the_promise(run_in, tmp_path, solver):
     """Long rows that tell nothing of their class: most are active, in all classes."""
@@ -193,6 +194,7 @@ def test_more_active_rows_than_memory_holds_keep_the_promise(run_in, tmp_path, s
     assert finished.peak < promised(6 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [8, 20, 140])
 @pytest.mark.parametrize("solver", ["dual", "cs", "ww"])
 def test_many_classes_keep_the_promise_about_memory(run_in, tmp_path, solver, memory):
@@ -207,6 +209,7 @@ def test_many_classes_keep_the_promise_about_memory(run_in, tmp_path, solver, me
 # --- tens of thousands of classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["dual", "block", "shrink", "pegasos", "stream"])
 def test_what_every_class_takes_is_counted(run_in, tmp_path, solver):
     """Of few features: nearly all of it are the objects of its problem. The hint is right: with it training begins."""

@@ -42,6 +42,7 @@ def fit(fit):
     return functools.partial(fit, solver="dual-l2", tolerance=TOLERANCE, max_passes=PASSES, bias=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("place", ["memory", "disk"])
 @pytest.mark.parametrize("n_classes", [2, 4])

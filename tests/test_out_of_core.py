@@ -14,6 +14,7 @@ from problems import read_model, write_model
 
 from llsvm.memory import parse_size, promised
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 N_ROWS, N_FEATURES = 500_000, 47_236
 MB = 1 << 20

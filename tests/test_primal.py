@@ -876,6 +876,7 @@ def large(tmp_path_factory, run_in):
     return folder, rows.X, rows.y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words, where", [
     (["--max-passes", 3, "large.txt.blocks"], "on disk"),
     (["--max-passes", 2, "--batch", 100, "large.txt"], "on disk"),

@@ -3,12 +3,14 @@
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
-from conftest import names, spawn_command
+from conftest import contents, names, run_alone, run_command, server, spawn_command
 
 PATIENCE = 60
 EXIT_CODE = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -42,9 +44,27 @@ def without_times(text):
     return [line for line in text.splitlines() if not line.startswith(("time =", "peak memory ="))]
 
 
+@pytest.mark.parametrize("command", [
+    ["llsvm-split", "data.txt", "-o", "new.blocks"], ["llsvm-train", "-B", "1", "-", "-"],
+    ["llsvm-train", "gone", "new"], ["llsvm-predict", "test.txt", "model", "-", "--scores"],
+    ["llsvm", "info", "data.txt.blocks", "--verify"], ["llsvm", "--help"],
+], ids=" ".join)  # fmt: skip
+def test_a_command_in_a_fork_says_and_leaves_what_it_does_alone(tmp_path, prepared, command):
+    """Most tests run commands in forks of a process that has loaded their modules."""
+    found = []
+    for number, way in enumerate((run_alone, run_command)):
+        folder = shutil.copytree(prepared, tmp_path / f"{number}")
+        ended = way(folder, *command, stdin=(folder / "data.txt").read_bytes())
+        said = [re.sub(r"\d+\.\d\d s|[\d.]+ MB\b", "?", "\n".join(without_times(text))) for text in ended[1:]]
+        found.append((ended.returncode, said, contents(folder)))
+    assert server().serves(command[0]) and found[0] == found[1]
+
+
+
 FEW = [set(), {0}, {1}, {2}, {0, 1, 2}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_closed_descriptors_are_told_and_lose_nothing(here, command):
     words, needed, written = COMMANDS[command]
@@ -98,6 +118,7 @@ def test_a_full_standard_error_changes_nothing_else(here, command, code):
 # --- as many files as may be open
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [
     ["llsvm-split", "data.txt", "-o", "new"], ["llsvm-train", "data.txt", "new"],
     ["llsvm-train", "data.txt.blocks", "new"], ["llsvm-predict", "test.txt", "model", "new"],
@@ -127,6 +148,7 @@ THREADLESS = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [
     ["llsvm-split", "data.txt", "-o", "new"], ["llsvm-train", "-s", "block", "data.txt", "new"],
     ["llsvm-predict", "test.txt", "model", "new"], ["llsvm-predict", "data.txt.blocks", "model", "new"],
@@ -301,6 +323,7 @@ AT_ANY_LINE = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["llsvm-split", "llsvm-train", "llsvm-train -s block", "llsvm-predict"])
 def test_a_signal_at_any_line_leaves_a_whole_output_or_none(interrupts_are_not_ignored, here, run, command):
     main, *more = command.split()

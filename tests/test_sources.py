@@ -174,6 +174,7 @@ def large(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zstd", "xz"])
 @pytest.mark.parametrize("command", [["llsvm-split", "-o", "x.blocks"], ["llsvm-train"]], ids=["split", "train"])
 def test_the_hint_leads_to_what_is_within_the_promise(run_in, tmp_path, large, kind, command):

@@ -785,6 +785,7 @@ def test_a_damaged_beginning_of_a_later_member_is_not_taken_for_the_end(tmp_path
         read_file(path)
 
 
+@pytest.mark.slow
 def test_a_small_file_of_much_text_is_read_within_little_memory(tmp_path, kind):
     data = b"1 1:1 2:1 3:1\n" * 1_500_000
     path = write_file(tmp_path, COMPRESSIONS[kind](data))

@@ -37,6 +37,7 @@ def kinds_found(name, folder, runs):
 # --- the driver
 
 
+@pytest.mark.slow
 def test_a_few_seconds_count_end_in_time_and_leave_nothing(tmp_path):
     began = time.monotonic()
     ended = torture(tmp_path, "--seconds", 4, "--seed", 1, "--only", "streams", "--only", "numbers", "--only", "damage",
