@@ -535,8 +535,8 @@ def test_a_sweep_that_goes_on_is_one_sweep(solver, bias, shrink, start):
 def test_where_no_two_rows_go_together_one_thread_ends_the_sweep(ended_alone):
     way = Told([-3.0])
     way._least = 2
-    ended_alone(way).sweep(None, np.zeros(200), new_duals(200), np.arange(200, dtype=np.int32), 0, 200, np.zeros(3), None,
-                           new_sums(), None)  # fmt: skip
+    ended_alone(way).sweep(None, np.zeros(200), new_duals(200), np.arange(200, dtype=np.int32), 0, 200, np.zeros(3),
+                           None, new_sums(), None)  # fmt: skip
     assert way.visits == [(0, 20, 2), (20, 200, 0)]
 
 
