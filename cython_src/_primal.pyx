@@ -31,10 +31,10 @@ cdef double SMALLEST_SCALE = 1e-100, LARGEST_RATIO = 1e4
 
 
 # batch: rows of a step, or at most so many (l known: as even as can be), 0 where end_batch ends them; growing: l is the
-# number of rows so far; hold: t stays where nothing moved; bias: the value of the bias feature. t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above;
-# averaging, averaged: the sum of scale over the steps averaged, and their number; losses: met on the way;
-# radius_square: r^2; n_rows: l. Of the batch under way: pending rows, touched features of the sum that it will add,
-# costs of the rows in it.
+# number of rows so far; hold: t stays where nothing moved; bias: the value of the bias feature.
+# t: number of the coming step; square: w.w; alphas: their sum; bound, fresh_bound: see above; averaging, averaged: the
+# sum of scale over the steps averaged, and their number; losses: met on the way; radius_square: r^2; n_rows: l. Of the
+# batch under way: pending rows, touched features of the sum that it will add, costs of the rows in it.
 cdef struct State:
     int64_t batch
     int64_t growing

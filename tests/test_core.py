@@ -42,7 +42,7 @@ SOLVER_LEVELS = [
     {"team"},
     {"dual_cd"},
     {"one_vs_rest", "learners", "layout"},
-    {"dual_machine", "streaming"},
+    {"streaming"},
     {"from_disk", "resident", "shrink", "primal", "ball", "multiclass"},
     {"solvers"},
 ]
