@@ -40,6 +40,20 @@ def losses(
     return total
 
 
+def loss_of_scores(const double[:] scores, const int32_t[:] labels, const double[:, ::1] codes):
+    """As losses, of rows that have these scores and label codes."""
+    cdef int64_t r
+    cdef double total = 0, z
+    cdef const Code* code
+    with nogil:
+        for r in range(scores.shape[0]):
+            code = &codes_of(codes)[labels[r]]
+            z = 1 - code.y * scores[r]
+            if z > 0:
+                total += loss_at(z, code.U, code.d)
+    return total
+
+
 def ray(
     const Row[:] rows, const double[::1] w, double bias, const double[:, ::1] codes,
     double[:, ::1] sums, const value_t[::1] kind

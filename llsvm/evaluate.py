@@ -9,7 +9,7 @@ from llsvm import _evaluate
 FACTORS = np.arange(_evaluate.N_FACTORS) / 256
 NUMBER_BYTES = 26
 
-dot = _evaluate.dot
+dot, loss_of_scores = _evaluate.dot, _evaluate.loss_of_scores
 
 
 def total_loss(rows, w, problem, kind) -> float:

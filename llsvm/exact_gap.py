@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llsvm.core import Certificate
+from llsvm.evaluate import loss_of_scores
 from llsvm.kernels import Kernel, Landmarks, Rows
 from llsvm.lowrank import Parts
 from llsvm.model import in_order
@@ -44,25 +45,13 @@ class Machine:
         return self.landmarks.sums(self.kernel, rows, coefs) + self.b
 
 
-def losses(z: np.ndarray, U: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """max over 0 <= a <= U of a z - d a^2 / 2."""
-    z = np.maximum(z, 0)
-    with np.errstate(all="ignore"):
-        a = np.minimum(np.where(d > 0, z / np.where(d > 0, d, 1), np.where(z > 0, U, 0)), U)
-    return a * z - d * a * a / 2
-
-
 def primals(machine: Machine, parts: Parts, problems, threads: int) -> np.ndarray:
     """P_K of every problem."""
     tables, coefs = [problem.codes for problem in problems], machine.landmarks.coefs(machine.beta)
 
     def loss_of(start, block):
-        scores = machine.scores(Rows.of(block), coefs)
-        found = []
-        for column, table in enumerate(tables):
-            y, U, d = table[np.asarray(block.codes)].T
-            found.append(losses(1 - y * scores[:, column], U, d).sum())
-        return found
+        scores, labels = machine.scores(Rows.of(block), coefs), np.asarray(block.codes, np.int32)
+        return [loss_of_scores(scores[:, column], labels, table) for column, table in enumerate(tables)]
 
     return machine.squares / 2 + np.sum(list(parts.each(loss_of, threads)), 0)
 

@@ -8,8 +8,9 @@ from problems import PlainModel, arrays, make_rows, split, write_text
 
 from llsvm import reader, train
 from llsvm.blockset import BlockSet
-from llsvm.evaluate import FACTORS, Predictor, along_ray, best_multiple, total_loss
+from llsvm.evaluate import FACTORS, Predictor, along_ray, best_multiple, loss_of_scores, total_loss
 from llsvm.model import Model
+from llsvm.problem import Problem
 
 
 def make_model(weights, labels=("1", "-1"), **options):
@@ -178,3 +179,13 @@ def test_the_objective_of_several_classes_that_tests_judge_by_is_right():
     # One against the rest: of a 0 and 1 + 2, of b 1 and 1, of c 1 + 2 and 0.
     assert objective(X, labels, model) == norm + 3 + 2 + 3
     assert objective(X, labels, model, weights={"a": 2.0}, loss="squared") == norm + 9 + 2 + 9
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_the_loss_of_scores_is_numpys(squared):
+    rng = np.random.default_rng(3)
+    scores, labels = 2 * rng.normal(size=(300, 2))[:, 1], rng.integers(0, 3, 300).astype(np.int32)
+    y, C = np.where(labels == 1, 1, -1), np.where(labels == 1, 2.0, 0.5)
+    expected = (C * np.maximum(0, 1 - y * scores) ** (1 + squared)).sum()
+    table = Problem(1, 3, (0.5, 2.0), squared, 0.0, 1e-3).codes
+    assert loss_of_scores(scores, labels, table) == pytest.approx(expected, rel=1e-12)
