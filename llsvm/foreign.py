@@ -45,6 +45,7 @@ def looks_like(front: bytes, name: str = "") -> tuple[str, str]:
     or nothing that is known."""
     if name.endswith((".llb", "/features.zst", "/manifest.json")):
         return "a file of a block set", "give the block set, the folder it is in"
+    front = front.rstrip(b"\n")  # which the scanner puts behind a last line that has none
     if front[257:262] == b"ustar":
         return "a tar archive", "unpack it first: tar -xOf FILE gives what is in it"
     lines = _first_lines(front)
@@ -58,7 +59,7 @@ def looks_like(front: bytes, name: str = "") -> tuple[str, str]:
         if front.startswith(magic):
             return known
     for magic, kind in CUT.items():
-        if len(front) <= 8 and front.rstrip(b"\n").startswith(magic):
+        if len(front) <= 8 and front.startswith(magic):
             return f"the first bytes of {kind} data that was cut off", "fetch the whole file"
     return _of_kind(front, lines) or _of_shape(lines) or _of_bytes(front) or ("", "")
 
