@@ -26,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
-from llsvm.core import NOT_CONVERGED, REFUSED, ClosedPipe, Interrupted, LlsvmError, UsageError, quoted, system_hint  # noqa: E402
+from llsvm.core import NOT_CONVERGED, REFUSED, ClosedPipe, Interrupted, LlsvmError, UsageError, escaped, quoted, system_hint  # noqa: E402
 from llsvm.memory import check_limit  # noqa: E402
 from llsvm.options import OPTIONS, Config, Option, whole  # noqa: E402
 from llsvm.words import Command, in_our_words, typed  # noqa: E402
@@ -267,7 +267,7 @@ def leave(code: int) -> None:
 
 
 def fail(message: str, hint: str = "", code: int = REFUSED) -> int:
-    process.say(f"error: {message}" + (f"\nhint: {hint}" if hint else "") + "\n")
+    process.say(f"error: {escaped(message)}\n" + f"hint: {escaped(hint)}\n" * bool(hint))
     return code
 
 

@@ -119,11 +119,15 @@ def system_hint(error: OSError) -> str:
     return ""
 
 
+def escaped(text: str | bytes) -> str:
+    """All of it, without what a terminal would obey: control characters and stray bytes are spelled out."""
+    text = (encoded(text) if isinstance(text, str) else text).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def quoted(text: str | bytes, most: int = 60) -> str:
-    """What a file says, fit for a message: control characters and stray bytes escaped, cut after so many characters."""
-    data = encoded(text) if isinstance(text, str) else text
-    start = data[: 4 * most + 4].decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in start)
+    """What a file says, fit for a message: escaped, and cut after so many characters."""
+    shown = escaped((encoded(text) if isinstance(text, str) else text)[: 4 * most + 4])
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from llsvm import kernel_model
 from llsvm.blockset import BlockSet, Decoder
-from llsvm.core import ROUNDING, DataError, encoded, quoted
+from llsvm.core import ROUNDING, DataError, encoded, escaped, quoted
 from llsvm.files import missing
 from llsvm.frames import MANIFEST, REPAIR
 from llsvm.reader import ROW, Arena, arena_bytes
@@ -21,7 +21,7 @@ def describe(path: str, verify: bool, as_json: bool) -> str:
     facts = _describe_set(path, verify) if Path(path).is_dir() else _describe_model(path)
     if as_json:
         return json.dumps(_without_surrogates(facts))
-    lines = {_shown(name): _shown(value) for name, value in _flat(facts)}
+    lines = {escaped(name): escaped(str(value)) for name, value in _flat(facts)}
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines.items())
 
@@ -35,11 +35,6 @@ def _without_surrogates(facts):
     if isinstance(facts, str):
         return encoded(facts).decode("utf-8", "backslashreplace")
     return facts
-
-
-def _shown(value) -> str:
-    """All of it, without what a terminal would obey."""
-    return quoted(str(value), most=1 << 40)
 
 
 def _flat(facts: dict, prefix: str = ""):

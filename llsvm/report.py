@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from llsvm.core import LlsvmError, PassStats, UsageError
+from llsvm.core import LlsvmError, PassStats, UsageError, escaped
 
 BAR_WIDTH = 30
 
@@ -25,7 +25,7 @@ class Console:
             self._write(f"{text}\n")
 
     def warn(self, text: str) -> None:
-        self._write(f"warning: {text}\n")
+        self._write(f"warning: {escaped(text)}\n")
 
     def _write(self, text: str) -> None:
         """In place of the bar, if there is one. A reader who has gone must not end the work."""

@@ -240,7 +240,7 @@ def _setting(config: train.Config, bias: float, data) -> dict:
         "bias": "R" if config.bias is None and (description is None or config.kernel) else bias,
         "weights": " ".join(weights) or "none", **known, "data": data.where,
         **({"in_memory_from": held} if (held := getattr(data, "in_memory_from", "")) else {}),
-        "memory": budgets.format_size(config.memory), "threads": config.threads, "seed": config.seed,
+        "memory": budgets.short_size(config.memory), "threads": config.threads, "seed": config.seed,
         "values": config.precision if description is None else description.dtype.name, **config.logged(),
         "sources": data.names if description is None else [source["name"] for source in description.sources][:10],
     }

@@ -67,7 +67,7 @@ def test_the_first_line_echoes_the_configuration_on_stderr(run, here):
     line = "llsvm-train -c 0.5 -e 0.01 -B 2 -w1 3 --memory 300M --threads 1 --seed 7 data.txt model"
     first = run(*line.split()).stderr.splitlines()[0]
     assert first.startswith("llsvm-train ")
-    for fragment in ("C 0.5", "tolerance 0.01", "bias 2", "3", "memory 300 MB", "threads 1", "seed 7", "rows 300"):
+    for fragment in ("C 0.5", "tolerance 0.01", "bias 2", "3", "memory 300M,", "threads 1", "seed 7", "rows 300"):
         assert fragment in first
     first = run("llsvm-split", "data.txt", "-m", "7", "--seed", "5", "--memory", "2G", "--force").stderr.splitlines()[0]
     for fragment in ("llsvm-split data.txt", "-m 7", "--seed 5", "--memory 2.0G"):
@@ -437,6 +437,14 @@ def test_names_that_a_terminal_or_json_could_not_take_are_escaped(run, here, nam
         shown = run("llsvm", "info", *option, "new.blocks").stdout
         assert "\x1b" not in shown and "\\ud" not in shown
     assert json.loads(shown)["sources"][0]["name"].endswith(".txt")
+
+
+@pytest.mark.parametrize("words", [("llsvm-train", "\x1b[31m.txt", "m"), ("llsvm-train", "data.txt", "no\x1b[31m/m"),
+                                   ("llsvm-train", "-s", "\x1b[31m", "m"), ("llsvm", "info", "\x1b[31m")])
+def test_no_refusal_has_what_a_terminal_would_obey(run, words):
+    refused = run(*words)
+    assert refused.returncode in (1, 2)
+    assert "\\x1b[31m" in refused.stderr and "\x1b" not in refused.stderr
 
 
 # --- bad text

@@ -56,7 +56,7 @@ def test_the_transcript_can_be_typed_as_it_stands(tmp_path):
 
 
 def test_what_varies_is_all_that_is_overlooked():
-    line = "llsvm-train solver dual, C 1.0, rows 1300, memory 11.8 GB, threads 2, seed 1; 582 KB read in 0.02 s"
+    line = "llsvm-train solver dual, C 1.0, rows 1300, memory 11.8G, threads 2, seed 1; 582 KB read in 0.02 s"
     assert steady([line]) == [
         "llsvm-train solver dual, C 1.0, rows 1300, memory ?, threads ?, seed 1; 582 KB read in ? s"
     ]
