@@ -57,7 +57,13 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         return
     files = None
     try:
-        data, files = _read_text(sources, solver, config, progress)
+        refusal = None
+        try:
+            data, files = _read_text(sources, solver, config, progress)
+        except UsageError as error:
+            refusal = error.with_traceback(None)  # whose frames have the rows
+        if refusal:
+            raise _refusal_of_all(refusal, paths, solver, config)
         yield data
     finally:
         if files:
@@ -138,7 +144,7 @@ def as_stream(data, config: Config):
 
 def footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
     """What is in memory beside resident rows: columns of weights, vectors and more bytes of each, and bytes a row."""
-    build = solver.many_passes or solver.in_memory or solver.many_in_memory
+    build = solver.many_passes or solver.in_memory or solver.many_in_memory or solver.streaming
     return build.footprint(config, n_labels) if build else (1, 2, 0, 0)
 
 
@@ -157,15 +163,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
         columns, *vectors, row_bytes = footprint(solver, config, len(labels.names))
-        try:
-            memory.check_vectors(features.n_features, columns, config.memory, *vectors, known=False)
-        except UsageError as error:
-            del gatherer, block
-            rest = sum(source.size - source.position if source.size else np.inf for source in sources)
-            error = _refusal_of_all(blocks, labels, features, solver, config) if rest <= READ_ON else error
-            many = too_many_labels(labels.n_rows, len(labels.names))
-            rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
-            raise UsageError(error.message + rows, error.hint) from None
+        _check_weights(labels, features, solver, config, known=False)
         beside = memory.vector_bytes(features.n_features, columns, *vectors)
         gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
         if not gatherer.add(block):
@@ -183,20 +181,36 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     return as_stream(data, config) if solver.many_passes else data, None
 
 
-def _refusal_of_all(blocks, labels, features, solver, config: Config) -> UsageError:
-    """Of a budget in which the weights do not fit: reads the rest of the text, so that it names one that will do. Where
-    that cannot be read, or its ids do not fit, it is of what was read."""
-    known = False
-    features.allow(2 * memory.BUFFERS)  # of the floor: rows and weights are gone
-    with suppress(LlsvmError):
-        for _ in blocks:
-            pass
-        known = True
+def _check_weights(labels: Labels, features: FeatureMap, solver, config: Config, known: bool, ids: int = 0) -> None:
+    """Refuses a budget in which weights for these do not fit."""
     columns, *vectors, _ = footprint(solver, config, len(labels.names))
     try:
-        memory.check_vectors(features.n_features, columns, config.memory, *vectors, known)
+        memory.check_vectors(features.n_features, columns, config.memory, *vectors, known, ids)
     except UsageError as error:
-        return error
+        many = too_many_labels(labels.n_rows, len(labels.names))
+        rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
+        raise UsageError(error.message + rows, error.hint) from None
+
+
+def _refusal_of_all(refusal: UsageError, paths: list[str], solver, config: Config) -> UsageError:
+    """Of a budget that was refused by what was known so far: reads all of the files, if that does not take long, for
+    their labels and ids, so that it names one that will do."""
+    working = memory.working(config.memory)
+    with suppress(LlsvmError):
+        sources = open_sources(paths, working, hashed=False)
+        if sum(np.inf if source.size is None else source.size for source in sources) > READ_ON:
+            return refusal
+        reserved = reserved_bytes(sources)
+        labels, features = Labels(config.many_labels), FeatureMap(2 * memory.BUFFERS, reserved)  # of the floor
+        for _ in scan_blocks(sources, labels, features, config.threads, zero_based=config.zero_based,
+                             dtype=np.dtype(config.precision), memory=working - reserved):
+            pass
+        try:
+            _check_weights(labels, features, solver, config, known=True, ids=features.enough)
+            features.check(working)
+        except UsageError as error:
+            return error
+    return refusal
 
 
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Nameless:

@@ -31,7 +31,7 @@ class FeatureMap:
         self._hashed_features = zeros(1 << 10, "i")
         self._known = [empty(1 << 12, "q")]
         self.n_features = self._n_hashed = self._n_taken = 0
-        self._growing, self._coming = threading.Lock(), {}
+        self._needed, self._growing, self._coming = 0, threading.Lock(), {}
 
     @property
     def ids(self) -> memoryview:
@@ -109,12 +109,22 @@ class FeatureMap:
                 self._make_room()
         return piece.features
 
+    @property
+    def enough(self) -> int:
+        """Bytes for arrays with which so many ids fit, as the table grows with the memory there is."""
+        return 4 * self._needed + self._reserved
+
+    def check(self, memory: int, known: bool = True) -> None:
+        """Refuses so many bytes if these ids do not fit in them. known: whether there are no others."""
+        if self._needed > memory:
+            so_far = "" if known else ", so far,"
+            what = f"the ids of {self.n_features} features{so_far} take {format_size(self.n_bytes)}"
+            raise too_small(0, what, self.enough, known)
+
     def _make_room(self) -> None:
         rehashing = self._n_hashed >= len(self._hashed_ids) // 2
-        needed = 2 * self.n_bytes if rehashing else self.n_bytes * 4 // 3
-        if needed > self._memory:
-            what = f"the ids of {self.n_features} features, so far, take {format_size(self.n_bytes)}"
-            raise too_small(0, what, 4 * needed + self._reserved, known=False)
+        self._needed = 2 * self.n_bytes if rehashing else self.n_bytes * 4 // 3
+        self.check(self._memory, known=False)
         if self.n_features == FEATURE_LIMIT:
             raise DataError(f"more than {FEATURE_LIMIT} different features")
         if self.n_features == self._first_of_last + len(self._known[-1]):

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -162,24 +163,29 @@ def too_small(memory: int, what: str, would_do: int, known: bool = True, or_else
 
 
 def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, beside: int = 0,
-                  known: bool = True) -> None:
+                  known: bool = True, ids: int = 0) -> None:
     """Refuses a budget in which the weights do not fit: of all features and classes, or, if these are not known, of
-    those so far."""
+    those so far. ids: bytes without which these could not be read."""
     needed = vector_bytes(n_features, columns, vectors, beside)
     if needed > working(memory):
         what = f"the weights of {n_features} features" + f" for {columns} classes" * (columns > 1)
-        if 2 * beside * columns > needed:
+        if columns > 1 and 2 * beside * columns > needed:
             what = f"the problems of {columns} classes with {n_features} features each"
         what += f"{'' if known else ', so far,'} alone take {format_size(needed)}"
-        raise too_small(memory, what, 2 * needed, known)
+        raise too_small(memory, what, max(2 * needed, ids), known)
 
 
-def room_beside(taken: int, memory: int, what: str) -> int:
-    """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none."""
-    left = working(memory) - taken
-    if left < taken // 16:
-        raise too_small(memory, f"{what} take {format_size(taken)}", taken + taken // 8, known=False)
-    return left
+def room_beside(taken: int, memory: int, what: str, growing: Callable[[int], int] = lambda room: 0) -> int:
+    """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none. growing(room): of
+    these, what depends on the bytes that there are for arrays."""
+    room = working(memory)
+    if room - taken < taken // 16:
+        fixed, would_do, needed = taken - growing(room), room, taken
+        while would_do - needed < needed // 16:
+            would_do = needed + needed // 8
+            needed = fixed + growing(would_do)
+        raise too_small(memory, f"{what} take {format_size(taken)}", would_do, known=False)
+    return room - taken
 
 
 def keep_no_freed_arrays() -> None:

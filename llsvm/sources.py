@@ -358,6 +358,11 @@ def reserved_bytes(sources: list[Source]) -> int:
     return max(source.reserved for source in sources)
 
 
+def reserved_of(room: int, reserved: int) -> int:
+    """Bytes set aside of so many, where so many were set aside of those there are now."""
+    return max(reserved, room // UNKNOWN_SHARE) if reserved else 0
+
+
 def beside_windows(needed: int, reserved: int) -> int:
     """Bytes of which `needed` are left when what was reserved has been set aside, or what will be of so much."""
     return -(-(needed + reserved) * UNKNOWN_SHARE // (UNKNOWN_SHARE - 1)) if reserved else needed

@@ -11,11 +11,16 @@ from llsvm.core import DataError, Description, LlsvmError
 from llsvm.features import FeatureMap
 from llsvm.memory import BUFFERS
 from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
-from llsvm.sources import open_sources, reserved_bytes
+from llsvm.sources import open_sources, reserved_bytes, reserved_of
 from llsvm.text import Labels, scan_blocks, scan_bytes
 
 GROUP_SHARE = 0.06
 READ_ON = 1 << 30  # bytes of text: as many are read only to say how much memory would do
+
+
+def _no_bytes(room: int) -> int:
+    """What reading takes that depends on the bytes for arrays, where that is settled beforehand."""
+    return 0
 
 
 class TextStream:
@@ -32,7 +37,7 @@ class TextStream:
         self._labels, self._features = Labels(many_labels), FeatureMap(self._memory, self._reserved)
         self.dtype, self.repeatable = np.dtype(precision), all(source.size is not None for source in sources)
         self._n_rows = self._n_nonzeros = self._bytes_before = 0
-        self._square, self._read_before, self._scan_bytes = 0.0, None, 0
+        self._square, self._read_before, self._is_reading = 0.0, None, False
         self.wait, self.progress, self._blocks = 0.0, _ignore, None
 
     labels = property(lambda self: self._labels.names)
@@ -40,7 +45,12 @@ class TextStream:
     largest_norm = property(lambda self: float(np.sqrt(self._square)))
     names = property(lambda self: [source.name for source in self._sources][:10])
     bytes_read = property(lambda self: self._bytes_before + sum(source.position for source in self._sources))
-    n_bytes = property(lambda self: self._features.n_bytes + self._scan_bytes)
+    n_bytes = property(lambda self: self._features.n_bytes + self.reading_bytes(self._memory + self._reserved))
+
+    def reading_bytes(self, room: int) -> int:
+        """While text is read with so many bytes for arrays: pieces of it, and what is set aside for decompressing."""
+        reserved = reserved_of(room, self._reserved)
+        return max(0, scan_bytes(room - reserved, self._threads) - BUFFERS) + reserved if self._is_reading else 0
 
     @property
     def description(self) -> Description | None:
@@ -76,6 +86,7 @@ class TextStream:
                 pass
         except LlsvmError:
             return False
+        self._is_reading = True  # as it was when there was too little room
         return True
 
     def stop(self) -> None:
@@ -98,7 +109,7 @@ class TextStream:
 
     def _read(self):
         total = sum(source.size or 0 for source in self._sources) or None
-        self._scan_bytes = max(0, scan_bytes(self._memory, self._threads) - BUFFERS) + self._reserved
+        self._is_reading = True
         arena = Arena(0, np.empty(0, ROW), self.dtype)
         blocks = scan_blocks(self._sources, self._labels, self._features, self._threads, zero_based=self._zero_based,
                              dtype=self.dtype, memory=self._memory)
@@ -112,7 +123,7 @@ class TextStream:
             arena.add(block.codes, np.diff(block.indptr).astype(np.int32), block.features, block.values, number)
             if arena.n_rows:
                 yield arena
-        self._scan_bytes = 0
+        self._is_reading = False
 
     def release(self) -> None:
         """No row is kept."""
@@ -129,7 +140,7 @@ class TextStream:
 class SetStream:
     """A block set: all is known beforehand; groups of random chunks, decoded ahead."""
 
-    labels_known, repeatable, resident = True, True, False
+    labels_known, repeatable, resident, reading_bytes = True, True, False, staticmethod(_no_bytes)
 
     def __init__(self, blocks: BlockSet, memory: int, seed: int):
         self._blocks, self._seed, self.chunk_rows = blocks, seed, blocks.chunk_rows
@@ -210,6 +221,7 @@ class ResidentStream:
     """Rows that are all in memory, as one arena."""
 
     labels_known, where, repeatable, resident, n_bytes, wait = True, "in memory", True, True, 0, 0.0
+    reading_bytes = staticmethod(_no_bytes)
 
     def __init__(self, data: Resident, seed: int):
         self.description, self.dtype, self.feature_ids = data.description, data.description.dtype, data.feature_ids

@@ -1,6 +1,7 @@
 """The byte budget: sizes in words, what a control group leaves, what is promised."""
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from llsvm.memory import (
     format_size,
     parse_size,
     promised,
+    room_beside,
     short_size,
     usable,
     usable_cores,
@@ -106,6 +108,20 @@ def test_enough_is_the_smallest_number_of_megabytes_that_will_do(n_bytes):
     assert answer.endswith("M")
     assert working(parse_size(answer)) >= n_bytes
     assert working(parse_size(answer) - MB) < n_bytes
+
+
+@given(st.integers(1, 1 << 36), st.integers(1, 1 << 36), st.floats(0, 0.4))
+def test_the_hint_beside_what_grows_with_the_memory_will_do(fixed, budget, share):
+    def taken(room):
+        return fixed + int(share * room)
+
+    def left(budget):
+        return room_beside(taken(working(budget)), budget, "rows", lambda room: taken(room) - fixed)
+
+    try:
+        assert left(budget) == working(budget) - taken(working(budget))
+    except UsageError as refusal:
+        assert left(parse_size(re.search(r"--memory (\S+)", refusal.hint)[1])) > 0
 
 
 # --- control groups: /proc and /sys are folders of our own

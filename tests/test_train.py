@@ -318,26 +318,29 @@ def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, 
 
 @pytest.fixture(scope="module")
 def late_features(tmp_path_factory):
-    """Text whose features, 60,000, and classes, 8, turn up one by one: its first lines tell little of what w takes."""
-    rows = (f"{min(7, row // 500)} " + " ".join(f"{10 * row + j}:1" for j in range(1, 11)) + "\n"
+    """Text whose features, 60,000, and classes, 8, turn up one by one: its first lines tell little of what w takes, nor
+    of what the ids take, which are far from each other."""
+    rows = (f"{min(7, row // 500)} " + " ".join(f"{97 * (10 * row + j)}:1" for j in range(1, 11)) + "\n"
             for row in range(6000))
     path = tmp_path_factory.mktemp("late") / "late.txt"
     path.write_text("".join(rows))
     return path
 
 
-def refusal_under(memory, path, model):
+def refusal_under(memory, path, model, solver="dual"):
     with pytest.raises(UsageError, match="too small") as refusal:
-        cli.train([str(path), str(model), "-q", "--memory", memory], standalone_mode=False)
+        cli.train([str(path), str(model), "-q", "-s", solver, "--memory", memory], standalone_mode=False)
     return refusal.value
 
 
+@pytest.mark.parametrize("solver", ["dual", "cs", "ww", "block", "pegasos"])
 @pytest.mark.parametrize("memory", ["1M", "3M", "8M"])
-def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, memory):
-    refusal = refusal_under(memory, late_features, tmp_path / "model")
+def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, memory, solver):
+    refusal = refusal_under(memory, late_features, tmp_path / "model", solver)
     assert "the weights of 60000 features for 8 classes alone" in refusal.message
-    memory = re.fullmatch(r"--memory (\S+) would do", refusal.hint)[1]
-    cli.train([str(late_features), str(tmp_path / "model"), "-q", "--memory", memory], standalone_mode=False)
+    enough = re.fullmatch(r"--memory (\S+) would do", refusal.hint)[1]
+    cli.train([str(late_features), str(tmp_path / "model"), "-q", "-s", solver, "--max-passes", "2", "--memory", enough],
+              standalone_mode=False)
 
 
 def test_what_is_too_long_to_be_read_on_is_told_so_far(late_features, tmp_path, monkeypatch):

@@ -182,7 +182,7 @@ class Machines:
             weights = vector_bytes(n_features, n_columns(len(stream.labels)), self._vectors, self._n_bytes)
             so_far = "" if known else " so far"
             what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
-            return room_beside(weights + stream.n_bytes + beside, self._config.memory, what)
+            return room_beside(weights + stream.n_bytes + beside, self._config.memory, what, stream.reading_bytes)
 
         return self._checked(find)
 

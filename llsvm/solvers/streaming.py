@@ -170,10 +170,16 @@ class Streaming(Learners):
     visitor, whole_blocks = Visitor, False
 
     @staticmethod
+    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
+        """As that of InMemory, but no row stays."""
+        return (n_labels, VECTORS, MACHINE_BYTES, 0) if n_labels > 2 else (1, 2, 0, 0)
+
+    @staticmethod
     def check_room(description, config) -> None:
         """Before there are problems: refuses a budget in which those of many classes do not fit."""
-        if len(description.labels) > 2:
-            check_vectors(description.n_features, len(description.labels), config.memory, VECTORS, MACHINE_BYTES)
+        columns, *vectors, _ = Streaming.footprint(config, len(description.labels))
+        if columns > 1:
+            check_vectors(description.n_features, columns, config.memory, *vectors)
 
     def __init__(self, problems: list, config, blocks, states: list | None = None):
         super().__init__(problems, config)
