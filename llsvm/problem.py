@@ -47,12 +47,13 @@ class Problem:
         import numpy as np
 
         codes = np.empty((max(1, self.n_labels), 3))
-        codes[:] = self._code(-1.0, self.costs[0])
+        codes[:] = self.code(-1.0, self.costs[0])
         if self.positive >= 0:
-            codes[self.positive] = self._code(1.0, self.costs[1])
+            codes[self.positive] = self.code(1.0, self.costs[1])
         return codes
 
-    def _code(self, y: float, C: float) -> tuple[float, float, float]:
+    def code(self, y: float, C: float) -> tuple[float, float, float]:
+        """(y, U, d) of a row that costs C."""
         return (y, math.inf, 0.5 / C) if self.squared else (y, below_in_float32(C) if self.rounded else C, 0.0)
 
     @property
@@ -98,12 +99,20 @@ def pose(positives: list[int], labels: list[str], config, squared: bool, bias: f
     for positive in positives:
         negative = weights[1 - positive] if len(labels) == 2 and positive >= 0 else 1.0
         costs = config.C * negative, config.C * (weights[positive] if positive >= 0 else 1.0)
-        at_zero = math.inf
+        problem = Problem(positive, len(labels), costs, squared, bias, config.tolerance)
         if counts is not None and positive >= 0:
             n_positive = int(counts[positive])
-            at_zero = math.fsum((costs[0] * (n_rows - n_positive), costs[1] * n_positive))
-        problems.append(Problem(positive, len(labels), costs, squared, bias, config.tolerance, at_zero))
+            losses = [_loss_at_zero(*problem.code(y, C)[1:]) for y, C in zip((-1.0, 1.0), costs, strict=True)]
+            at_zero = math.fsum((losses[0] * (n_rows - n_positive), losses[1] * n_positive))
+            problem = replace(problem, loss_at_zero=at_zero)
+        problems.append(problem)
     return problems
+
+
+def _loss_at_zero(bound: float, d: float) -> float:
+    """Of a row where w = 0, so that z = 1: the largest a - d a^2 / 2."""
+    a = bound if d * bound <= 1 else 1 / d
+    return a * (1 - d * a / 2)
 
 
 def total_of(certificates) -> Certificate:

@@ -1,15 +1,19 @@
 """Any number of problems on rows in memory: training that is handed on, or starts from any alphas."""
 
 import itertools
+from dataclasses import asdict
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.sparse
-from problems import make_classes
-from training import in_memory
+from problems import make_classes, split, write_text
+from training import LARGE, in_memory
 
 from llsvm import train
+from llsvm.problem import Problem
 from llsvm.solvers.dual_cd import State
+from llsvm.solvers.from_disk import FromDisk
 from llsvm.solvers.resident import InMemory
 
 SOLVERS = pytest.mark.parametrize("solver", ["dual", "dual-l2"])
@@ -88,3 +92,49 @@ def test_training_that_starts_from_its_own_end_has_little_to_do(rows):
     assert n_passes > 3 and next(second.passes()).gap < 1e-3
     for each in (first, second):
         each.close()
+
+
+# --- a loss between the two
+
+
+WIDTH = 0.5
+
+
+class Smoothed(Problem):
+    """Hinge loss whose corner is a parabola: C z^2 / (2 g) up to z = g, and beyond it C (z - g / 2)."""
+
+    def code(self, y, C):
+        return y, C, WIDTH / C
+
+
+def smoothed_primal(X, y, C, w):
+    z = 1 - y * (X @ w[:-1] + w[-1])
+    losses = np.where(z > WIDTH, z - WIDTH / 2, np.maximum(0, z) ** 2 / (2 * WIDTH))
+    slopes = C * np.clip(z / WIDTH, 0, 1) * y
+    return 0.5 * w @ w + C * losses.sum(), w - np.append(X.T @ slopes, slopes.sum())
+
+
+@CLASSES
+@THREADS
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("C", [0.1, 20.0])
+def test_a_loss_between_hinge_and_squared_hinge_needs_another_table_alone(rows, tmp_path, n_classes, threads, place, C):
+    X, labels = rows(n_classes)
+    path = split(write_text(tmp_path / "rows.txt", X, labels), 40)
+    memory = 8 * X.nnz if place == "disk" else LARGE
+    config = train.Config(C=C, bias=1.0, tolerance=1e-5, threads=threads, memory=memory)
+    with train.open_data([path], config) as data:
+        assert data.where.split()[-1] == place
+        problems = [Smoothed(**{**asdict(posed), "loss_at_zero": np.inf})
+                    for posed in train.problems_of(data.description, config)]  # fmt: skip
+        solver = (InMemory if place == "memory" else FromDisk)(problems, config, data)
+        outcome, ids, names = train.run(solver, config), data.feature_ids() - 1, data.description.labels
+    certificates = outcome.classes or [outcome.certificate]
+    assert outcome.reason == "converged" and len(certificates) == len(problems)
+    for problem, column, known in zip(problems, outcome.w.T, certificates, strict=True):
+        y, w = np.where(labels == int(names[problem.positive]), 1, -1), np.zeros(X.shape[1] + 1)
+        w[ids], w[-1] = column[:-1], column[-1]
+        best = scipy.optimize.minimize(lambda w, y=y: smoothed_primal(X, y, C, w), np.zeros(len(w)), jac=True,
+                                       method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9}).fun
+        assert known.primal == pytest.approx(smoothed_primal(X, y, C, w)[0], rel=1e-9)
+        assert known.dual <= best * (1 + 1e-9) and known.primal <= best / (1 - 1e-5)
