@@ -11,6 +11,9 @@ from llsvm import train
 PLACES = {"in memory": 1 << 30, "on disk": 270_000, "read once": 1 << 30}  # and their budgets
 # Solver, place, passes before states are handed on, options.
 CASES = [
+    *((solver, place, before, {"threads": threads}) for solver in ("dual", "dual-l2")
+      for place in ("in memory", "on disk") for before in (1, 4) for threads in (1, 3)),
+    *(("block", "on disk", before, {}) for before in (1, 3)),
     *((solver, place, before, {}) for solver in ("cs", "ww") for place in ("in memory", "on disk")
       for before in (1, 3, 6)),
     *((solver, "on disk", before, {"threads": threads}) for solver in ("dual", "dual-l2", "block")
@@ -50,7 +53,7 @@ def start(paths):
 def make_passes(solver, count):
     found = []
     for stats in itertools.islice(solver.passes(), count):
-        found.append((stats.number, stats.active, stats.primal, stats.dual, stats.change))
+        found.append((stats.active, stats.primal, stats.dual, stats.change))
     return found
 
 

@@ -26,6 +26,7 @@ class Solver(Protocol):
     certified: Certificate | None  # the best so far, of all problems together
     certificates: list[Certificate]  # of each, where there are several
     uncertified: str  # why there is no certificate at the end
+    states: list  # all that training changes; between passes, another one for the same rows goes on from them
     best_w: np.ndarray  # after finish: (features + 1, problems), the bias last, or a vector
 
     def passes(self) -> Iterator[PassStats]:
