@@ -16,11 +16,14 @@ from llsvm.cholesky import Factor, extend
 from llsvm.core import Certificate, LlsvmError, PassStats, TooLarge, label_order
 from llsvm.kernel_model import KernelModel
 from llsvm.kernels import Kernel, Rows, check_finite
-from llsvm.options import Config
+from llsvm.options import OF_KERNELS, OPTIONS, Config
 from llsvm.problem import FLOAT32_TOLERANCE, total_of
 from llsvm.reader import Resident
+from llsvm.solvers.dual_cd import State
+from llsvm.solvers.resident import InMemory
 
 FIRST_RANK, MOST_RANK, GROWTH = 128, 2048, 4  # of --rank auto; rank grows by no more than so many times at once
+COARSE_PASSES = 20  # iterations of --coarse, as in the paper
 LOOSE = 1e-2  # gap of the first solution, which only says where pivots are missing
 SAMPLE, LEAST_SAMPLE = 20, 4096  # random rows by pivot, among which pivots are looked for, and rows at the least
 OF_RANK = 0.4  # of the tolerance that is to remain for what the pivots leave out
@@ -47,20 +50,22 @@ def kernel_of(config: Config, n_features: int) -> Kernel:
 
 
 def plain(config: Config, **more) -> Config:
-    """For the mapped rows: the same without the kernel. A bias is a feature of the value 1 unless it is said."""
-    bias = 1.0 if config.bias is not None and config.bias < 0 and "bias" not in config.said else config.bias
-    return replace(config, **{"kernel": 0, "gamma": None, "degree": 3, "coef0": 0.0, "rank": 0, "pivots": "random",
-                              "bias": bias, "said": frozenset(), **more})  # fmt: skip
+    """For the mapped rows: the same without the kernel. Unless the bias is said, it is free where the solver can do
+    that, or else a feature of the value 1."""
+    is_said = "bias" in config.said or config.bias != -1.0
+    free = config.free_bias or (not is_said and config.method.name in OPTIONS["free_bias"].solvers)
+    bias = config.bias if is_said or free else 1.0
+    return replace(config, **{**{name: OPTIONS[name].default for name in OF_KERNELS}, "bias": bias, "free_bias": free,
+                              "said": frozenset(), **more})  # fmt: skip
 
 
 @contextmanager
 def open_data(paths, config: Config, progress=lambda *_: None):
     """The rows as they are, in memory or in a set; they are read again and again, whatever the solver."""
     share = max(memory.FLOOR + memory.MB, int(config.memory * OF_ROWS))
-    with readers.open_data(paths, plain(config, solver="dual", inner=None, exact=False, certify=True, batch=1,
-                                        init="zero", hold_t=False, average=True, lookahead=10,
-                                        zero_based=config.zero_based, memory=min(config.memory, share)),
-                           progress) as data:  # fmt: skip
+    as_they_are = {name: option.default for name, option in OPTIONS.items() if option.solvers}
+    with readers.open_data(paths, plain(config, **as_they_are, solver="dual", memory=min(config.memory, share)),
+                           progress) as data:
         if isinstance(data, Resident):
             data.duals = None
         yield data
@@ -92,6 +97,9 @@ class _Run:
         if not auto and wanted > most:
             raise memory.too_small(self._config.memory, f"{wanted} pivots do not fit",
                                    2 * SQUARE_BYTES * wanted**2 + self._beside)
+        if self._config.coarse:
+            self._add_pivots(min(self._config.coarse, most))
+            self._solve(LOOSE, max_passes=COARSE_PASSES)
         if not auto and self._config.pivots == "dual" and wanted > 1:
             self._add_pivots(wanted // 2)
             self._solve(LOOSE)
@@ -189,15 +197,16 @@ class _Run:
                        wait=before.wait + stats.wait, bytes_read=before.bytes_read + stats.bytes_read,
                        seconds=time.perf_counter() - self._began)
 
-    def _solve(self, tolerance: float) -> KernelOutcome:
+    def _solve(self, tolerance: float, **more) -> KernelOutcome:
         taken, passed = self._beside + self._factor.n_bytes, time.perf_counter() - self._began
         config = plain(self._config, tolerance=tolerance, memory=max(memory.MB, self._config.memory - taken),
-                       time_limit=max(1e-3, self._config.time_limit - passed))
+                       time_limit=max(1e-3, self._config.time_limit - passed), **more)
         found = {}
         with self._mapped(plain(config, memory=self._config.memory)) as rows:
             self._tell(f"rank {self._factor.rank}: mapped rows {rows.where}")
             is_stream = (config.method.one_pass or config.method.many_passes) and not config.exact
-            solver = train.start(readers.as_stream(rows, config) if is_stream else rows, config)
+            given = {} if is_stream else self._states(rows, config)
+            solver = train.start(readers.as_stream(rows, config) if is_stream else rows, config, **given)
             outcome = train.run(solver, config, lambda stats: self._on_pass(self._passed(stats)), self._stopped,
                                 lambda solver: found.update(alphas=_alphas_of(solver, self._known.n_rows)))
             outcome.stats = self._passed(outcome.stats)
@@ -205,6 +214,18 @@ class _Run:
             outcome = self._judged(outcome, rows.description, config, found["alphas"])
             outcome.stats = replace(outcome.stats, seconds=time.perf_counter() - self._began)
             return outcome
+
+    def _states(self, rows, config: Config) -> dict:
+        """What training goes on from, for solvers that can: the alphas of the last solution."""
+        if self._alphas is None or not isinstance(rows, Resident):
+            return {}
+        if config.method.name in OPTIONS["coarse"].solvers:
+            return {"states": list(np.abs(self._alphas))}
+        problems, size = train.problems_of(rows.description, config), self._factor.rank + 1
+        if config.method.in_memory is not InMemory:
+            return {}
+        return {"states": [State.of(problem, rows.table, np.abs(a), size, rows.kind)
+                           for problem, a in zip(problems, self._alphas, strict=True)]}  # fmt: skip
 
     def _judged(self, outcome, described, config: Config, alphas) -> KernelOutcome:
         """What was found, certified against the exact kernel if the solver tells its alphas."""
@@ -220,7 +241,8 @@ class _Run:
         problems = train.problems_of(described, config)
         codes = np.concatenate(list(self._parts.each(lambda start, block: np.array(block.codes), config.threads)))
         beta, b = self.coefficients(outcome)
-        machine = exact_gap.Machine(self._factor.kernel, self._factor.landmarks, beta, b, outcome.bias)
+        value = 0.0 if config.free_bias else outcome.bias
+        machine = exact_gap.Machine(self._factor.kernel, self._factor.landmarks, beta, b, value)
         made.classes = exact_gap.certify(machine, self._parts, problems, codes, alphas, config.threads)
         made.certificate = total_of(made.classes)
         signs = np.array([problem.codes[codes, 0] for problem in problems])
@@ -249,7 +271,9 @@ def _alphas_of(solver, n_rows: int) -> np.ndarray | None:
     found = []
     for number, state in enumerate(getattr(solver, "states", None) or []):
         duals, alphas = getattr(state, "duals", None), getattr(state, "alphas", None)
-        if duals is not None:
+        if isinstance(state, np.ndarray):
+            found.append(state)
+        elif duals is not None:
             found.append(duals["alpha"])
         elif isinstance(alphas, Alphas):
             found.append(alphas.read(number * n_rows, n_rows))

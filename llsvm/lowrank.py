@@ -105,7 +105,9 @@ def in_memory(parts: Parts, factor: Factor, dtype, threads: int, progress=lambda
     table["data"] = values.ctypes.data + np.arange(n_rows, dtype=np.uint64) * np.uint64(rank * dtype.itemsize)
     table["length"], table["layout"], table["place"] = rank, DENSE, np.arange(n_rows)
     description = _described(parts, rank, float(table["norm"].max()), dtype)
-    return Resident(records, [values], description, lambda: np.arange(1, rank + 1), 0)
+    resident = Resident(records, [values], description, lambda: np.arange(1, rank + 1), 0)
+    resident.dense = values
+    return resident
 
 
 def _described(parts: Parts, rank: int, largest_norm: float, dtype):

@@ -132,6 +132,9 @@ class Config:
         shown="(1e-3; shrink: 0.01)", default_of={"shrink": 1e-2})
     bias: float | None = _option(
         -1.0, "-B --bias", BIAS, "A bias term of this size; R: the largest row norm; negative: none.", "NUMBER|R", "-1")
+    free_bias: bool = _option(
+        False, "-R", None, "-s ipm: a bias that is not regularised, as LIBSVM's; kernel machines have it "
+        "unless -B is said.", logged=True, in_model=True, solvers=("ipm",), lack="regularises its bias")
     weights: dict[str, float] = _option(dict, "--weight", WEIGHTS, in_model=True)
     balanced: bool = _option(False, "--balanced", None, in_model=True)
     seed: int = _option(1, "--seed", whole(0, 2**31 - 1), "Order of the visits.", in_model=True)
@@ -175,6 +178,9 @@ class Config:
     rank: int = _option(
         0, "--rank", count("auto"), "-t 1, 2: numbers by row; auto: as many as -e takes, the gap being that to the "
         "exact kernel machine.", shown="auto")
+    coarse: int = _option(
+        0, "--coarse", replace(whole(0), range=""), "-s ipm: -t 1, 2: first 20 iterations with so many pivots, whose "
+        "alphas the others begin from.", "P", "", solvers=("ipm",), lack="has no coarse solution to begin from")
     pivots: str = _option(
         "random", "--pivots", choice("random", "greedy", "dual"), "-t 1, 2: how the rows that others are mapped by are "
         "chosen: at random by what is left of them, the most first (the paper's), or half of them by a first solution.")
@@ -207,6 +213,8 @@ class Config:
                                  "must be between 1e-300 and 1e300")
         if self.bias is not None and self.bias > LARGEST_BIAS:
             raise UsageError(f"-B {self.bias:g}: a number up to {LARGEST_BIAS:g} is needed", "-B 1 is usual")
+        if self.free_bias and self.bias not in (-1.0, 1.0):
+            raise UsageError(f"-R: a bias that is not regularised has no size, as -B {self.bias} says", "leave out -B")
         if self.inner == 0 and solver.one_pass:
             raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
         if self.measure == type(solver).measure and self.tolerance >= 1:
@@ -220,11 +228,10 @@ class Config:
         if self.kernel == 3:
             raise UsageError("-t 3: the sigmoid is no kernel, as it is not positive semidefinite: there is no optimum "
                              "to be certified", "-t 2 is the usual choice")
-        own = {"gamma": (1, 2), "degree": (1,), "coef0": (1,), "rank": (1, 2), "pivots": (1, 2)}
         for name, option in self.given().items():
-            if self.kernel not in own.get(name, (self.kernel,)):
-                raise UsageError(f"{option.word()}: -t {self.kernel} has none",
-                                 f"{option.word()} goes with " + " and ".join(f"-t {kind}" for kind in own[name]))
+            if self.kernel not in OF_KERNELS.get(name, (self.kernel,)):
+                kinds = " and ".join(f"-t {kind}" for kind in OF_KERNELS[name] if kind)
+                raise UsageError(f"{option.word()}: -t {self.kernel} has none", f"{option.word()} goes with {kinds}")
         if self.kernel and self.method.name in ("block", "stream"):
             raise UsageError(f"-t {self.kernel}: -s {self.method.name} is about rows as they are read",
                              "-s dual trains kernel machines")
@@ -258,6 +265,11 @@ class Config:
 
 
 OPTIONS: dict[str, Option] = {entry.name: entry.metadata["option"] for entry in fields(Config) if entry.metadata}
+
+
+# Options that only these kernels have.
+OF_KERNELS = {"kernel": (0, 1, 2), "gamma": (1, 2), "degree": (1,), "coef0": (1,), "rank": (1, 2), "coarse": (1, 2),
+              "pivots": (1, 2)}  # fmt: skip
 
 
 def refuse_text_options(config: Config, path: str) -> None:

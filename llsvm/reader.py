@@ -152,7 +152,7 @@ class Resident:
         self.table, self.duals = records["row"], records["dual"]
         self._data, self._is_sorted = data, is_sorted
         self.description, self.feature_ids, self.bytes_read = description, feature_ids, bytes_read
-        self.kind = np.zeros(1, description.dtype)
+        self.kind, self.dense = np.zeros(1, description.dtype), None  # the rows as a matrix, if they are one
 
     @property
     def rows(self) -> np.ndarray:
@@ -177,7 +177,7 @@ class Resident:
 
     def release(self) -> None:
         """Frees the rows; what describes them stays."""
-        self.table = self.duals = self._data = None
+        self.table = self.duals = self._data = self.dense = None
 
 
 def load(blocks: BlockSet, threads: int) -> Resident:

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llsvm import __version__, memory, reader, solvers
-from llsvm.core import Certificate, DataError, Deadline, Description, PassStats, Stopped, TooLarge, label_order, quoted
+from llsvm.core import (
+    Certificate,
+    DataError,
+    Deadline,
+    Description,
+    PassStats,
+    Stopped,
+    TooLarge,
+    UsageError,
+    label_order,
+    quoted,
+)
 from llsvm.data import as_stream, wants_one_pass
 from llsvm.data import open_data as open_data  # the first of what training takes; then start, run, make_model
 from llsvm.model import Model, from_features
@@ -77,6 +88,9 @@ def start(data, config: Config, states: list | None = None):
             build.check_room(data.description, config)
         return build(problems_of(data.description, config), config, data, **given)
     build = solver.many_in_memory if resident else solver.many_streaming
+    if build is None:
+        hint = f"--memory {data.in_memory_from} would do" if data.in_memory_from else "more --memory"
+        raise UsageError(f"--memory is too small: -s {solver.name} has all rows in memory", hint)
     return build(as_stream(data, config), config, solver.squared_loss, **given)
 
 
@@ -134,7 +148,7 @@ def make_model(outcome: Outcome, data, config: Config) -> Model:
     if not np.isfinite(outcome.w).all():
         raise TooLarge(config.solver)
     description = data.description
-    bias = outcome.bias if config.bias is None or config.bias >= 0 else -1.0
+    bias = outcome.bias if config.bias is None or config.bias >= 0 or config.free_bias else -1.0
     return from_features(config.method.header, label_order(description.labels), outcome.w, data.feature_ids(), bias,
                          description.zero_based, facts_of(outcome, description, config))
 

@@ -37,7 +37,7 @@ LEVELS = [
     {"cli"},
 ]
 SOLVER_LEVELS = [
-    {"together", "newton", "lists", "machines", "growing_bias"},
+    {"together", "newton", "lists", "interior", "machines", "growing_bias"},
     {"copies", "parts", "marks"},
     {"team"},
     {"dual_cd"},
@@ -47,7 +47,7 @@ SOLVER_LEVELS = [
     {"solvers"},
 ]
 # Whose products of matrices are the work: the bits of kernel machines depend on the processor (docs/kernel.md).
-BY_BLAS = {"cholesky", "kernel_machine"}
+BY_BLAS = {"cholesky", "kernel_machine", "solvers.interior"}
 LONGEST_FUNCTION, MOST_ARGUMENTS = 60, 12
 
 

@@ -146,13 +146,13 @@ def test_auto_says_what_it_cannot_do(there, run, monkeypatch):
 # --- solvers and places
 
 
-@pytest.mark.parametrize("solver", ["dual", "dual-l2", "cs", "ww", "shrink", "pegasos"])
+@pytest.mark.parametrize("solver", ["dual", "dual-l2", "ipm", "cs", "ww", "shrink", "pegasos"])
 @pytest.mark.parametrize("name", ["train", "four"])
 def test_every_solver_trains_on_mapped_rows(there, run, name, solver):
     test = "test" if name == "train" else "four-test"
     finished = run("llsvm-train", "-t", "2", "-g", "0.5", "-c", "10", "-s", solver, "--rank", "80", f"{name}.txt", "m")
     assert finished.returncode == 0, finished.stderr
-    assert ("(certified)" in finished.stdout) == (solver in ("dual", "dual-l2"))
+    assert ("(certified)" in finished.stdout) == (solver in ("dual", "dual-l2", "ipm"))
     accuracy = run("llsvm-predict", f"{test}.txt", "m", "out").stdout
     assert float(re.search(r"= ([\d.]+)%", accuracy)[1]) > (80 if name == "train" else 55)
 

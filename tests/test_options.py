@@ -7,12 +7,12 @@ import pytest
 
 from llsvm import cli
 from llsvm.core import UsageError
-from llsvm.options import OPTIONS, Config
+from llsvm.options import OF_KERNELS, OPTIONS, Config
 from llsvm.solvers import SOLVERS
 
 OWN = {name: option for name, option in OPTIONS.items() if option.solvers}
 OTHER_VALUES = {"inner": 3, "exact": True, "certify": False, "batch": 5, "init": "random", "hold_t": True,
-                "average": False, "lookahead": 3}  # fmt: skip
+                "average": False, "lookahead": 3, "free_bias": True, "coarse": 5}  # fmt: skip
 WRONG = {
     "C": [0.0, -1.0, float("nan"), 1e301, "1"], "tolerance": [0.0, float("inf"), float("nan"), None],
     "bias": [float("inf"), float("nan"), "much"], "weights": [{"1": 0.0}, {"1": 1.0, "-1": float("nan")}],
@@ -21,6 +21,7 @@ WRONG = {
     "precision": ["float16"], "kernel": [-1, 4, "2"],
     "gamma": [0.0, -1.0, float("nan")], "degree": [0, 101, 2.5],
     "coef0": [-1.0, float("inf")], "rank": [-1, 2**31, "all"], "pivots": ["best", 0],
+    "coarse": [-1, 0.5],
     "memory": [0], "threads": [0, 257],
 }  # fmt: skip
 
@@ -51,7 +52,8 @@ def test_every_option_of_a_solver_is_tried_below():
 def test_an_option_goes_with_its_solvers_and_no_other(solver, name):
     option, value = OWN[name], OTHER_VALUES[name]
     if solver in option.solvers:
-        assert getattr(Config(solver=solver, **{name: value}), name) == value
+        kernel = {"kernel": 2} if name in OF_KERNELS else {}
+        assert getattr(Config(solver=solver, **{name: value}, **kernel), name) == value
         return
     refusal = refusal_of(solver=solver, **{name: value})
     word = option.words.split("/")[value is False and "/" in option.words]

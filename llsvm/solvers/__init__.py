@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from llsvm.core import Certificate, Deadline, PassStats, UsageError
-from llsvm.solvers import ball, from_disk, multiclass, primal, resident, shrink, streaming
+from llsvm.solvers import ball, from_disk, interior, multiclass, primal, resident, shrink, streaming
 
 
 class Solver(Protocol):
@@ -96,6 +96,8 @@ SOLVERS = {
                False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),
         Method("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
                "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.StreamSVM),
+        Method("ipm", "hinge loss, the interior-point method of Wu and Chang, for rows of few numbers, exact", None,
+               "L2R_L1LOSS_SVC_DUAL", False, in_memory=interior.InteriorPoint),
     )
 }
 
