@@ -129,7 +129,7 @@ cdef void enclose(
 ) noexcept nogil:
     cdef int64_t n = state.held + 1, size = work.shape[0], i, j, k, last = v.shape[0] - 1
     cdef double[:, ::1] G = work  # G[i, j], then behind it z, the gradient by z, p_i.c, y_i
-    cdef double y, value, bias = state.bias, centre = state.square + state.slack, moved = 0, inner = 0, r
+    cdef double y, value, bias = state.bias, centre = state.square + state.slack, moved = 0, r
     cdef const value_t* values
     cdef int64_t mask, z = size, gradient = size + 1, product = size + 2, sign = size + 3, linear = size + 4
     for i in range(1, n):
@@ -155,17 +155,25 @@ cdef void enclose(
     state.slack *= work[0, z] * work[0, z]
     for i in range(1, n):
         moved += work[i, z] * (work[i, product] - centre)
-        for j in range(1, n):
-            inner += work[i, z] * work[j, z] * G[i, j]
         if work[i, z] > 0:
             y = work[i, z] * work[i, sign] / state.scale
             row_axpy(y, &held[i - 1], &v[0], &kind[0])
             v[last] += y * bias
             state.slack += work[i, z] * work[i, z] * codes[held[i - 1].code, 2]
-    state.square = max(0.0, centre + 2 * moved + inner - state.slack)
+    state.square = max(0.0, centre + 2 * moved + quadratic(n, work, z) - state.slack)
     state.radius = r
     state.moves += 1
     state.held = 0
+
+
+cdef inline double quadratic(int64_t n, double[:, ::1] work, int64_t z) noexcept nogil:
+    """z.G z"""
+    cdef int64_t i, j
+    cdef double sum = 0
+    for i in range(n):
+        for j in range(n):
+            sum += work[i, z] * work[j, z] * work[i, j]
+    return sum
 
 
 cdef double smallest_ball(
@@ -185,10 +193,8 @@ cdef double smallest_ball(
     work[0, z] = 1 - work[farthest, z]
     r = 0
     for _ in range(ROUNDS):
-        V = inner = 0
+        V, inner = 0, quadratic(n, work, z)
         for i in range(n):
-            for j in range(n):
-                inner += work[i, z] * work[j, z] * work[i, j]
             V += work[i, z] * work[i, i]
         before = r
         r = work[0, z] * R + sqrt(max(0.0, V - inner - work[0, z] * (1 - work[0, z]) * R * R))
@@ -218,10 +224,7 @@ cdef double smallest_ball(
             work[down, z] -= step
             for i in range(n):
                 work[i, gradient] -= 2 * step * (work[i, up] - work[i, down])
-    largest = inner = 0
-    for i in range(n):
-        for j in range(n):
-            inner += work[i, z] * work[j, z] * work[i, j]
+    largest, inner = 0, quadratic(n, work, z)
     for i in range(n):
         V = work[i, i] + inner
         for j in range(n):
