@@ -117,27 +117,30 @@ def select(
     int32_t[::1] order
 ):
     """The slots, from `first` on, of the rows whose alpha is free or at the wrong bound, or whose gradient is within
-    the margin: into order; returns how many there are."""
+    the margin, but not of those that the problem leaves out, U = 0: into order; returns how many there are."""
     cdef int64_t r, n = 0
-    cdef double alpha, G
+    cdef double alpha, U, G
     with nogil:
         for r in range(rows.shape[0]):
             alpha = duals[r].alpha
             G = duals[r].gradient
             order[n] = first + <int32_t>r
-            n += is_free(alpha, codes[rows[r].code, 1]) or -margin <= G <= margin or is_wrong(alpha, G)
+            U = codes[rows[r].code, 1]
+            n += U > 0 and (is_free(alpha, U) or -margin <= G <= margin or is_wrong(alpha, G))
     return n
 
 
 def choose(
     const Row[:] rows, const Dual[:] duals, const double[:, ::1] codes, double margin, uint8_t[::1] chosen
 ):
-    """chosen[r] = 1 where the alpha of row r is free, 0 < alpha < U, or its gradient within the margin, else 0; returns
-    how many are."""
+    """chosen[r] = 1 where the alpha of row r is free, 0 < alpha < U, or its gradient within the margin, else, or where
+    U = 0, 0; returns how many are."""
     cdef int64_t r, n = 0
+    cdef double U
     with nogil:
         for r in range(rows.shape[0]):
-            chosen[r] = is_free(duals[r].alpha, codes[rows[r].code, 1]) or -margin <= duals[r].gradient <= margin
+            U = codes[rows[r].code, 1]
+            chosen[r] = U > 0 and (is_free(duals[r].alpha, U) or -margin <= duals[r].gradient <= margin)
             n += chosen[r]
     return n
 

@@ -54,6 +54,17 @@ def loss_of_scores(const double[:] scores, const int32_t[:] labels, const double
     return total
 
 
+def products(
+    const Row[:] rows, const int64_t[::1] slots, const double[::1] w, double bias, double[::1] out,
+    const value_t[::1] kind
+):
+    """out[s] = w.x, the bias included, of the row in slots[s]."""
+    cdef int64_t s
+    with nogil:
+        for s in range(slots.shape[0]):
+            out[s] = row_dot(&w[0], &rows[slots[s]], &kind[0]) + w[w.shape[0] - 1] * bias
+
+
 def ray(
     const Row[:] rows, const double[::1] w, double bias, const double[:, ::1] codes,
     double[:, ::1] sums, const value_t[::1] kind

@@ -167,3 +167,16 @@ def copy(const Row[::1] rows, const uint8_t[::1] chosen, uint8_t[::1] room, Row[
                 n += 1
             r += 1
     return n, used, r
+
+
+def divide(uint16_t[:] codes, int64_t n_labels, int64_t n_folds, int64_t first, uint16_t[::1] next_folds):
+    """Codes of labels become codes of labels in folds, label + n_labels * fold: the k-th row of a label goes to fold
+    (first + k) mod n_folds. next_folds: room for a number a label."""
+    cdef int64_t r
+    cdef uint16_t label
+    with nogil:
+        next_folds[:n_labels] = <uint16_t>(first % n_folds)
+        for r in range(codes.shape[0]):
+            label = codes[r]
+            codes[r] = <uint16_t>(label + n_labels * next_folds[label])
+            next_folds[label] = <uint16_t>((next_folds[label] + 1) % n_folds)

@@ -25,6 +25,7 @@ class BlockSet:
     """An opened set. Chunks are numbered through all blocks, in the order of the manifest."""
 
     where, in_memory_from = "on disk", ""  # as messages have it; the --memory that would hold the rows, if known
+    n_folds = 1  # into which the rows are divided when they are laid out (reader.divide)
 
     def __init__(self, path):
         """path: of the set, or the temporary files that it is."""
@@ -207,13 +208,13 @@ class Decoder:
         self._payload = np.empty(most_bytes, np.uint8)
         self._codes, self._lengths = np.empty(most_rows, np.uint16), np.empty(most_rows, np.int32)
         self._features, self._values = np.empty(most_nonzeros, np.int32), np.empty(most_nonzeros, blocks.dtype)
-        self._blocks, self.read_seconds = blocks, 0.0
+        self.blocks, self.read_seconds = blocks, 0.0
         self._longest = blocks.header["largest_norm"] * (1 + ROUNDING)
 
     # What happens for every chunk: threads wait for each other where Python does much.
     def decode(self, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Codes, lengths, features and values, valid until the next chunk is decoded."""
-        blocks, began = self._blocks, time.perf_counter()
+        blocks, began = self.blocks, time.perf_counter()
         frame = blocks.read_chunk(chunk, self._frame)
         self.read_seconds += time.perf_counter() - began
         where = _Place(blocks.path, *blocks.place(chunk))
@@ -226,7 +227,7 @@ class Decoder:
 
     def check_values(self, chunk: int, values: np.ndarray) -> None:
         if not np.isfinite(values).all():
-            where = _Place(self._blocks.path, *self._blocks.place(chunk))
+            where = _Place(self.blocks.path, *self.blocks.place(chunk))
             raise DataError(f"{where}: a value is infinite or not a number", REPAIR)
 
     def check_norm(self, chunk: int, values: np.ndarray, square: float) -> None:
@@ -236,9 +237,9 @@ class Decoder:
             return
         self.check_values(chunk, values)
         if not np.sqrt(square) <= self._longest:
-            where = _Place(self._blocks.path, *self._blocks.place(chunk))
+            where = _Place(self.blocks.path, *self.blocks.place(chunk))
             raise DataError(f"{where}: a row of norm {np.sqrt(square):g}, but the manifest says that the longest has "
-                            f"{self._blocks.header['largest_norm']:g}", REPAIR)
+                            f"{self.blocks.header['largest_norm']:g}", REPAIR)
 
 
 def is_block_set(path) -> bool:

@@ -91,14 +91,15 @@ def split(inputs, output, quiet, **values):
 
 
 @llsvm.command(context_settings=CONTEXT)
-@click.argument("paths", nargs=-1, required=True, metavar="[DATA] MODEL")
+@click.argument("paths", nargs=-1, metavar="[DATA] MODEL")
 @typed(*list(OPTIONS)[:-2])  # but the last two, --memory and --threads
 @click.option("--log", metavar="FILE", help="Write a run log, JSON lines.")
+@click.option("--cv-table", metavar="FILE", help="Write what -v or -C found, a line a C, as CSV.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the tolerance was not reached.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
 @typed("memory", "threads")
 @click.version_option(__version__, prog_name="llsvm-train")
-def train(paths, log, strict, quiet, **values):
+def train(paths, log, cv_table, strict, quiet, **values):
     """Trains a linear SVM to a certified duality gap and writes MODEL in LIBLINEAR's format.
 
     DATA is a block set, LIBSVM text (any compression, several files), or - for standard input: text, or the path that
@@ -114,6 +115,8 @@ def train(paths, log, strict, quiet, **values):
     llsvm-train --memory 2G big.blocks model        at most 2 GB, however large the set
     llsvm-split d.txt | llsvm-train -s 1 - model    squared hinge loss, in a pipeline
     zcat d.gz | llsvm-train -s shrink - model       one pass, any number of classes, near the optimum
+    llsvm-train -v 5 data.txt                       cross-validation: prints the accuracy
+    llsvm-train -C data.txt model                   looks for the best C, and trains with it
     llsvm-train -s pegasos --max-passes 20 model    stochastic sub-gradient descent, with an honest gap
     zcat d.gz | llsvm-train -s stream - model       one pass, no more memory than the weights
     """
@@ -127,8 +130,18 @@ def train(paths, log, strict, quiet, **values):
     if not values["exact"]:  # which has the defaults of -s dual
         values |= {name: option.default_of.get(values["solver"], values[name])
                    for name, option in OPTIONS.items() if name not in said}  # fmt: skip
-    *data, target = paths
-    converged, interrupted = train_model(data, target, Config(**values, said=said), log, quiet, strict, print_result)
+    config, context = Config(**values, said=said), click.get_current_context()
+    if cv_table and not config.folds:
+        raise UsageError("--cv-table: nothing is validated", "--cv-table goes with -v and -C")
+    if not paths and not config.folds:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    *data, target = paths if len(paths) > 1 or not config.folds else (*paths, None)  # as LIBLINEAR: -v 5 DATA
+    if config.folds:
+        from llsvm.selection import select
+
+        converged, interrupted = select(data, target, config, log, cv_table, quiet, strict, print_result)
+    else:
+        converged, interrupted = train_model(data, target, config, log, quiet, strict, print_result)
     if interrupted:
         sys.exit(Interrupted.exit_code)
     if strict and not converged:

@@ -18,7 +18,7 @@ from llsvm.options import Config, refuse_text_options
 from llsvm.scratch import Nameless
 from llsvm.sources import Raw, Source, open_sources, reserved_bytes, with_room
 from llsvm.stream import READ_ON, ResidentStream, SetStream, TextStream
-from llsvm.text import Labels, scan_blocks, too_many_labels
+from llsvm.text import LABEL_LIMIT, Labels, scan_blocks, too_many_labels
 from llsvm.writer import Writer
 
 TEMPORARY_BLOCKS = 16
@@ -115,6 +115,9 @@ def _open_set(blocks: BlockSet, solver, config: Config):
         raise foreign.too_many_labels(str(blocks.path), blocks.n_rows, blocks.description.labels)
     if reads_once(config) and not solver.many_passes:
         return SetStream(blocks, memory.working(config.memory), config.seed)
+    if config.folds:
+        check_folds(blocks.description, config.folds)
+        blocks.n_folds = config.folds
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize,
                              reader.index_size(blocks.n_features))
     decoding = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
@@ -127,6 +130,14 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     if resident_if_it_fits and not fits:
         blocks.in_memory_from = memory.enough(needed, memory.RESIDENT_FLOOR)
     return as_stream(data, config) if solver.many_passes else data
+
+
+def check_folds(description: Description, n_folds: int) -> None:
+    if n_folds > description.n_rows:
+        raise UsageError(f"-v {n_folds}: there are only {description.n_rows} rows", f"-v {description.n_rows} at most")
+    if n_folds * len(description.labels) > LABEL_LIMIT:
+        raise UsageError(f"-v {n_folds}: {len(description.labels)} labels in as many folds are too many",
+                         f"labels times folds may be {LABEL_LIMIT} at most")
 
 
 def may_be_resident(solver, config: Config) -> bool:
@@ -178,6 +189,9 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     ids = np.asarray(features.ids)
     data = gatherer.finish(description, lambda: ids, sum(source.position for source in sources))
+    if config.folds:
+        check_folds(description, config.folds)
+        reader.divide(data.table["code"], len(description.labels), config.folds)
     return as_stream(data, config) if solver.many_passes else data, None
 
 

@@ -17,6 +17,13 @@ def total_loss(rows, w, problem, kind) -> float:
     return _evaluate.losses(rows, w, problem.bias, problem.codes, kind)
 
 
+def products(rows, slots, w, bias: float, kind) -> np.ndarray:
+    """w.x of the rows in these slots."""
+    out = np.empty(len(slots))
+    _evaluate.products(rows, slots, w, bias, out, kind)
+    return out
+
+
 def along_ray(rows, w, problem, kind) -> np.ndarray:
     """What the losses of rows at any multiple of w are made of, to be summed over all rows."""
     sums = np.zeros((len(FACTORS), 3))

@@ -77,6 +77,8 @@ COST = real(1e-300, 1e300, "a number between 1e-300 and 1e300")
 POSITIVE = real(5e-324, sys.float_info.max, "a positive number")
 BIAS = Kind(_bias, lambda value: value is None or isinstance(value, Real) and abs(value) < float("inf"),
             "a number or R is needed")
+FOLDS = Kind(int, lambda value: isinstance(value, Integral) and (value == 0 or 2 <= value <= 1000),
+             "a number from 2 to 1000 is needed", "a whole number is needed", "N", at_once=True)
 WEIGHTS = Kind(_weights, lambda value: all(map(POSITIVE.is_right, value.values())), "positive numbers are needed")
 SIZE = Kind(parse_budget, lambda value: value > 0, "a number of bytes is needed")
 
@@ -149,6 +151,17 @@ class Config:
     exact: bool = _option(
         False, "--exact", None, "-s shrink: look at all rows again and again, until the gap is certified.",
         solvers=("shrink",), lack="has no exact variant")
+    folds: int = _option(
+        0, "-v --folds", FOLDS, "Cross-validation in so many folds, from one read of the data: prints the accuracy; "
+        "with one argument, DATA, no model is written.", "N", "")
+    search: bool = _option(
+        False, "-C --search", None, "Cross-validation (-v 5) for one C after the other, from -c or a very small one "
+        "up; with MODEL, trains with the best.")
+    metric: str = _option(
+        "accuracy", "--metric", choice("accuracy", "balanced", "f1"), "What -C looks for: accuracy, its mean over the "
+        "labels, or the mean of their F1.")
+    select: str = _option("min", "--select", choice("min", "1se"), "-C: the best, or the smallest C within one "
+                          "standard error of it.")
     certify: bool = _option(
         True, "--certify/--no-certify", None, "-s shrink, stream: read the rows once more to certify the result, where "
         "that is possible; pegasos: look at every row once more a pass.",
@@ -223,6 +236,21 @@ class Config:
         if self.exact and not self.certify:
             raise UsageError("--no-certify: --exact stops by its certificate", "leave out one of the two")
         self._check_kernel()
+        self._check_folds()
+
+    def _check_folds(self) -> None:
+        solver, word = self.method, "-C" if self.search else "-v"
+        if self.search and not self.folds:
+            object.__setattr__(self, "folds", 5)  # as LIBLINEAR
+        for option in (OPTIONS[name] for name in ("metric", "select") if name in self.given() and not self.folds):
+            raise UsageError(f"{option.word()}: nothing is validated", f"{option.word()} goes with -v and -C")
+        if self.folds and self.kernel:
+            raise UsageError(f"{word}: -t {self.kernel} has no cross-validation", f"{word} goes with linear kernels")
+        if self.folds and (solver.streaming is None or solver.one_pass and not self.exact):
+            raise UsageError(f"{word}: -s {solver.name} has no cross-validation",
+                             f"{word} goes with -s dual and dual-l2")
+        if self.search and not solver.in_memory:
+            raise UsageError(f"-C: -s {solver.name} has no search for C", "-C goes with -s dual and dual-l2")
 
     def _check_kernel(self) -> None:
         if self.kernel == 3:

@@ -22,7 +22,8 @@ class Problem:
     """The rows of label `positive` (-1: of none) against all others; costs: C of these, and of the positive ones.
 
     bias: the value of one more feature of every row, 0 where there is none. loss_at_zero = P(0), infinite where the
-    rows are not known. rounded: bounds are float32.
+    rows are not known. rounded: bounds are float32. Where rows are divided into n_folds (folds.py), those of the fold
+    `held_out` are left out: their U is 0.
     """
 
     positive: int
@@ -33,10 +34,13 @@ class Problem:
     tolerance: float
     loss_at_zero: float = math.inf
     rounded: bool = False
+    n_folds: int = 1
+    held_out: int = -1
 
     @property
     def codes(self) -> np.ndarray:
-        """(y, U, d) of every label code: loss(z) = max over 0 <= a <= U of (a z - d a^2 / 2), z = 1 - y w.x."""
+        """(y, U, d) of every code of a row, label + n_labels * fold: loss(z) = max over 0 <= a <= U of (a z - d a^2 / 2),
+        z = 1 - y w.x."""
         return self._kept if self.n_labels <= MOST_KEPT else self._make()
 
     @cached_property
@@ -50,6 +54,10 @@ class Problem:
         codes[:] = self.code(-1.0, self.costs[0])
         if self.positive >= 0:
             codes[self.positive] = self.code(1.0, self.costs[1])
+        if self.n_folds > 1:
+            codes = np.tile(codes, (self.n_folds, 1))
+        if self.held_out >= 0:
+            codes[self.n_labels * self.held_out : self.n_labels * (self.held_out + 1), 1] = 0.0
         return codes
 
     def code(self, y: float, C: float) -> tuple[float, float, float]:

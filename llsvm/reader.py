@@ -67,6 +67,12 @@ def copy_rows(table: np.ndarray, target: np.ndarray) -> None:
     target.view(as_bytes)[:] = table.view(as_bytes)
 
 
+def divide(codes: np.ndarray, n_labels: int, n_folds: int, first: int = 0) -> None:
+    """Label codes become codes of labels in folds, label + n_labels * fold: the k-th row of a label goes to fold
+    (first + k) mod n_folds, so that every fold has as many of each label, give or take one."""
+    _reader.divide(codes, n_labels, n_folds, first, np.empty(n_labels, np.uint16))
+
+
 def groups(order, sizes, rows, most_bytes: int, most_rows: int):
     """Chunks in this order, in groups that an arena of so many bytes and rows can hold."""
     group, n_bytes, n_rows, sizes, rows = [], 0, 0, sizes.tolist(), rows.tolist()
@@ -113,6 +119,8 @@ class Arena:
     def add_chunk(self, decoder: Decoder, chunk: int) -> None:
         """Adds the rows of a chunk of a block set, which must be what the set says."""
         codes, lengths, features, values = decoder.decode(chunk)
+        if decoder.blocks.n_folds > 1:
+            divide(codes, decoder.blocks.n_labels, decoder.blocks.n_folds, chunk)
         square = self._lay_out(codes, lengths, features, values, chunk)
         decoder.check_norm(chunk, values, square)
         self._check_length(square)

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 from _thread import interrupt_main, start_new_thread
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from llsvm import kernel_machine, kernel_model, scratch, train
@@ -99,33 +100,63 @@ def _say(answer: bytes) -> None:
         os.write(2, answer)
 
 
-def train_model(
-    paths, target: str, config: train.Config, log_path, quiet: bool, strict: bool, print_result
-) -> tuple[bool, bool]:
-    """Trains and writes the model; returns (converged, interrupted)."""
+@dataclass
+class Run:
+    """A training with everything opened. output: of the model, if one is written."""
+
+    data: object
+    console: Console
+    log: RunLog
+    stop: StopRequest
+    output: Output | None
+
+    def end(self, outcome: train.Outcome, config: train.Config) -> None:
+        """Writes the last line of the log, and the model."""
+        self.log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
+        self.log.close()
+        if self.output:
+            _save(outcome, self.data, config, self.console, self.output)
+
+
+@contextmanager
+def opened(paths, target: str | None, config: train.Config, log_path, quiet: bool):
+    """A Run on these paths; outputs are opened first, and complete at the end or absent."""
+    outputs = [target] if target else []
     _check_target(paths, target)
-    if log_path and any(same_file(log_path, path) for path in (*paths, target)):
+    if log_path and any(same_file(log_path, path) for path in (*paths, *outputs)):
         raise UsageError(f"--log {log_path} is also DATA or MODEL")
     console, stop = Console(quiet), StopRequest()
     scratch.warn = console.warn
     try:
-        with stop.listening(), Output(target) as output:
+        with stop.listening(), Output(target) if target else nullcontext() as output:
             log = RunLog(log_path)
             console.begin()
-            opened = kernel_machine.open_data if config.kernel else train.open_data
-            with opened(paths, config, console.bar) as data:
+            open_data = kernel_machine.open_data if config.kernel else train.open_data
+            with open_data(paths, config, console.bar) as data:
                 console.end()
-                outcome = (_train_kernel if config.kernel else _train)(data, config, console, log, stop, strict)
-                log.write("end", reason=outcome.reason, **outcome.stats.as_dict())
-                log.close()
-                _save(outcome, data, config, console, output)
+                yield Run(data, console, log, stop, output)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; no model was written") from None
+        raise Interrupted("interrupted; no model was written" if target else "interrupted") from None
     finally:
         console.end()
+
+
+def train_model(
+    paths, target: str, config: train.Config, log_path, quiet: bool, strict: bool, print_result
+) -> tuple[bool, bool]:
+    """Trains and writes the model; returns (converged, interrupted)."""
+    with opened(paths, target, config, log_path, quiet) as run:
+        outcome = (_train_kernel if config.kernel else _train)(run.data, config, run.console, run.log, run.stop, strict)
+        run.end(outcome, config)
+    return tell(outcome, target, config, run.console, strict, print_result)
+
+
+def tell(outcome: train.Outcome, target: str, config: train.Config, console: Console, strict: bool,
+         print_result) -> tuple[bool, bool]:  # fmt: skip
+    """Prints how training ended, and what is to be doubted; returns (converged, interrupted)."""
     if target == "-":
         console.line(_summary(outcome, config))
-    elif not quiet:
+    elif not console.quiet:
         print_result(_summary(outcome, config), target)
     unproved = strict and outcome.certificate is None and outcome.reason != "interrupted"
     missed = outcome.reason not in ("converged", "interrupted")
@@ -172,36 +203,36 @@ def _train(data, config, console: Console, log: RunLog, stop: StopRequest, stric
     solver = train.start(data, config)
     once = solver.reads_once
     if not once:
-        _warn_of_weights(data, config, console, strict)
-    _say_setting(_setting(config, solver.bias, data), console, log)
+        warn_of_weights(data, config, console, strict)
+    say_setting(setting_of(config, solver.bias, data), console, log)
     solver.show_progress(console.bar)
     stop.training = not once  # what is read once is whole or nothing
-    outcome = train.run(solver, config, _watched(console, log, stop), stop)
+    outcome = train.run(solver, config, watched(console, log, stop), stop)
     if once:
-        _warn_of_weights(data, config, console, strict)
+        warn_of_weights(data, config, console, strict)
         for note in solver.notes:
             console.warn(note)
     return outcome
 
 
 def _train_kernel(data, config, console: Console, log: RunLog, stop: StopRequest, strict: bool):
-    _warn_of_weights(data, config, console, strict)
-    setting = _setting(config, kernel_machine.plain(config).bias, data)
+    warn_of_weights(data, config, console, strict)
+    setting = setting_of(config, kernel_machine.plain(config).bias, data)
     kernel = kernel_machine.kernel_of(config, data.description.n_features)
     of_kernel = {"kernel": kernel.name, "gamma": kernel.gamma, "coef0": kernel.coef0, "degree": kernel.degree}
     shown = kernel_model.parameters(kernel)
     of_map = {"rank": config.rank or "auto", "pivots": config.pivots}
-    _say_setting({**setting, **{name: of_kernel[name] for name in ("kernel", *shown)}, **of_map}, console, log)
-    return kernel_machine.fit(data, config, _watched(console, log, stop), stop, console.line, console.bar)
+    say_setting({**setting, **{name: of_kernel[name] for name in ("kernel", *shown)}, **of_map}, console, log)
+    return kernel_machine.fit(data, config, watched(console, log, stop), stop, console.line, console.bar)
 
 
-def _say_setting(setting: dict, console: Console, log: RunLog) -> None:
+def say_setting(setting: dict, console: Console, log: RunLog) -> None:
     console.line("llsvm-train " + ", ".join(f"{name} {value}" for name, value in setting.items()))
     log.write("start", **setting)
     console.begin()
 
 
-def _watched(console: Console, log: RunLog, stop: StopRequest):
+def watched(console: Console, log: RunLog, stop: StopRequest):
     """What is told of every pass."""
     def on_pass(stats):
         stop.training = True
@@ -212,7 +243,7 @@ def _watched(console: Console, log: RunLog, stop: StopRequest):
     return on_pass
 
 
-def _warn_of_weights(data, config, console: Console, strict: bool) -> None:
+def warn_of_weights(data, config, console: Console, strict: bool) -> None:
     for label in (label for label in config.weights if label not in data.description.labels):
         said = f"label {quoted(label)}, given a weight, does not occur in the data"
         if strict:
@@ -229,7 +260,7 @@ def _warn_of_ids(model: models.Model, console: Console) -> None:
                      "occur in the data, is the largest a mistake?")
 
 
-def _setting(config: train.Config, bias: float, data) -> dict:
+def setting_of(config: train.Config, bias: float, data) -> dict:
     description = data.description
     weights = ["balanced"] * config.balanced + [f"{quoted(label)}:{C:g}" for label, C in config.weights.items()]
     known = {} if description is None else {
@@ -264,9 +295,9 @@ def _summary(outcome: train.Outcome, config: train.Config) -> str:
     )
 
 
-def _check_target(paths, target: str) -> None:
+def _check_target(paths, target: str | None) -> None:
     """Refuses to write a model over data: `llsvm-train data.txt`, with the model forgotten, is easily typed."""
-    if target == "-":
+    if target in ("-", None):
         return
     path = Path(target)
     if path.is_dir():

@@ -96,31 +96,37 @@ def start(data, config: Config, states: list | None = None):
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False,
         at_end: Callable = lambda solver: None) -> Outcome:
-    """The one training loop: passes until the solver has reached its tolerance or something ends it. at_end: looks at
-    the solver before it is closed."""
-    # Numbers that overflow are no reason for a warning: they certify nothing, and no model is made of them.
-    with np.errstate(all="ignore"):
-        return _run(solver, config, on_pass, stopped, at_end)
-
-
-def _run(solver, config: Config, on_pass, stopped, at_end) -> Outcome:
-    began = time.perf_counter()
-    solver.deadline = Deadline(config.time_limit)
+    """Trains, and closes the solver. at_end: looks at it before."""
     try:
-        reason, stats = _make_passes(solver, config, on_pass, stopped, began)
-        solver.deadline.allow(LOOK_SECONDS)
-        reason, known = solver.finish(reason, stopped), solver.certified
-        final = replace(
-            stats, certified=known is not None, dual=known.dual if known else stats.dual,
-            primal=known.primal if known else np.inf, gap=known.relative_gap if known else np.inf,
-            bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
-            seconds=time.perf_counter() - began, peak_memory=memory.peak(),
-        )
+        outcome = complete(solver, config, on_pass, stopped)
         at_end(solver)
-        w = solver.best_w if solver.best_w.ndim == 2 else solver.best_w[:, None]
-        return Outcome(w, solver.bias, known, final, reason, solver.certificates, solver.uncertified)
+        return outcome
     finally:
         solver.close()
+
+
+def complete(solver, config: Config, on_pass: Callable = lambda stats: None,
+             stopped: Callable = lambda: False) -> Outcome:  # fmt: skip
+    """The one training loop: passes until the solver has reached its tolerance or something ends it."""
+    # Numbers that overflow are no reason for a warning: they certify nothing, and no model is made of them.
+    with np.errstate(all="ignore"):
+        return _complete(solver, config, on_pass, stopped)
+
+
+def _complete(solver, config: Config, on_pass, stopped) -> Outcome:
+    began = time.perf_counter()
+    solver.deadline = Deadline(config.time_limit)
+    reason, stats = _make_passes(solver, config, on_pass, stopped, began)
+    solver.deadline.allow(LOOK_SECONDS)
+    reason, known = solver.finish(reason, stopped), solver.certified
+    final = replace(
+        stats, certified=known is not None, dual=known.dual if known else stats.dual,
+        primal=known.primal if known else np.inf, gap=known.relative_gap if known else np.inf,
+        bytes_read=solver.bytes_read, wait=solver.wait, compute=solver.compute,
+        seconds=time.perf_counter() - began, peak_memory=memory.peak(),
+    )
+    w = solver.best_w if solver.best_w.ndim == 2 else solver.best_w[:, None]
+    return Outcome(w, solver.bias, known, final, reason, solver.certificates, solver.uncertified)
 
 
 def _make_passes(solver, config: Config, on_pass, stopped, began: float) -> tuple[str, PassStats]:

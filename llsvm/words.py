@@ -85,8 +85,6 @@ def _name_weights(arguments: list[str]) -> list[str]:
 
 
 ABSENT = {
-    "-v": "there is no cross-validation: train on a part, and llsvm-predict the rest",
-    "-C": "there is no search for C: try -c 0.01, -c 0.1, -c 1, -c 10",
     "-b": "there are no probabilities: llsvm-predict --scores writes decision values",
     "-m": "-m goes with llsvm-split; --threads with every command",
     "-i": "there is no warm start",

@@ -791,7 +791,6 @@ def test_wrong_usage_exits_with_two_and_names_the_word(refuse, command, fragment
         ("llsvm-split -force data.txt", "-force: no such option", "did you mean --force?"),
         ("llsvm-train --certify data.txt new", "--certify: -s dual stops by its certificate", "-s shrink"),
         ("llsvm-train -s cs --average data.txt new", "--average: -s cs averages nothing", "-s pegasos"),
-        ("llsvm-train -v 5 data.txt", "-v: no such option", "no cross-validation"),
         ("llsvm-train -m 5 data.txt", "-m: no such option", "llsvm-split"),
         ("llsvm-train -w 1 2 data.txt new", "-w 1: the label", "-w1 2, or -w balanced"),
         ("llsvm-train data.txt new -w", "-w: the label", "-wLABEL W, or -w balanced"),

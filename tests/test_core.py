@@ -27,13 +27,14 @@ LEVELS = [
     {"text", "features", "blockset", "writer", "model", "alphas", "report", "kernels"},
     {"reader", "evaluate", "split", "cholesky"},
     {"active", "stream", "kernel_model", "lowrank"},
-    {"predict", "exact_gap", "describe", "shared"},
+    {"predict", "exact_gap", "describe", "shared", "folds"},
     {"solvers"},
     {"options"},
     {"data", "words"},
     {"train"},
-    {"kernel_machine"},
+    {"kernel_machine", "search"},
     {"session"},
+    {"selection"},
     {"cli"},
 ]
 SOLVER_LEVELS = [

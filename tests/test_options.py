@@ -21,7 +21,7 @@ WRONG = {
     "precision": ["float16"], "kernel": [-1, 4, "2"],
     "gamma": [0.0, -1.0, float("nan")], "degree": [0, 101, 2.5],
     "coef0": [-1.0, float("inf")], "rank": [-1, 2**31, "all"], "pivots": ["best", 0],
-    "coarse": [-1, 0.5],
+    "coarse": [-1, 0.5], "folds": [1, -2, 1001, 2.5], "metric": ["auc"], "select": ["max"],
     "memory": [0], "threads": [0, 257],
 }  # fmt: skip
 
@@ -137,7 +137,7 @@ def test_help_has_every_option_with_its_text_and_its_default(run):
         assert text in shown and (not text or f"{option.words.split()[-1].partition('/')[0]}" in shown)
     defaults = re.findall(r"\[default:(.*?)\]", shown)
     assert [part.split(";")[0] for part in defaults] == [
-        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "1", "zero", "average", "10", "0", "1/features", "3", "0",
+        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "accuracy", "min", "1", "zero", "average", "10", "0", "1/features", "3", "0",
         "auto", "random", "float32", "halfofwhatitmayuse", "(allcoresitmayuse)"]  # fmt: skip
     tolerance = OPTIONS["tolerance"]
     assert [float(number) for number in re.findall(r"[\d.e-]{4,}", tolerance.shown)] == [

@@ -200,7 +200,11 @@ class InMemory(Learners):
     def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
         """What is in memory beside the rows, each with its place in an order and its dual in one problem: columns of
         weights, vectors and more bytes of each, and bytes a row."""
-        n_problems = n_labels if n_labels > 2 else 1
+        n_problems = (n_labels if n_labels > 2 else 1) * (1 + (config.folds or 0))
+        return InMemory._footprint(n_problems)
+
+    @staticmethod
+    def _footprint(n_problems: int) -> tuple[int, int, int, int]:
         of_others = (DUAL.itemsize + 4) * (n_problems - 1)
         row_bytes = of_others + Extrapolation.ROW_BYTES * n_problems + Copies.ROW_BYTES
         return n_problems, 4 if n_problems > 1 else 3, MACHINE_BYTES, row_bytes
@@ -211,7 +215,7 @@ class InMemory(Learners):
         duals = [data.duals, *(np.zeros(data.n_rows, DUAL) for _ in problems[1:])]
         given = zip(problems, duals, states or [None] * len(problems), strict=True)
         self._learners = [Learner(problem, config, data, own, state) for problem, own, state in given]
-        *vectors, row_bytes = self.footprint(config, max(2, len(problems)))
+        *vectors, row_bytes = self._footprint(len(problems))
         taken = memory.vector_bytes(data.description.n_features, *vectors) + data.n_rows * row_bytes
         room = (memory.working(config.memory) - taken - data.n_bytes) // min(config.threads, len(problems))
         for learner in self._learners:
@@ -265,6 +269,12 @@ class InMemory(Learners):
     def _certify(self) -> None:
         self._share_out(self._busy, lambda learner, run: learner.look(run, self.deadline))
 
-    def close(self) -> None:
+    def tables(self):
+        """All rows once more, after training."""
+        yield self._data.table
+
+    def close(self, release: bool = True) -> None:
+        """release: the rows, too."""
         super().close()
-        self._data.release()
+        if release:
+            self._data.release()
