@@ -39,8 +39,8 @@ class Problem:
 
     @property
     def codes(self) -> np.ndarray:
-        """(y, U, d) of every code of a row, label + n_labels * fold: loss(z) = max over 0 <= a <= U of (a z - d a^2 / 2),
-        z = 1 - y w.x."""
+        """(y, U, d) of every code of a row, label + n_labels * fold:
+        loss(z) = max over 0 <= a <= U of (a z - d a^2 / 2), z = 1 - y w.x."""
         return self._kept if self.n_labels <= MOST_KEPT else self._make()
 
     @cached_property
