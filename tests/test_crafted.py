@@ -154,7 +154,7 @@ NOT_FOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("memory", [1 << 30, 28_000], ids=["in memory", "out of core"])
+@pytest.mark.parametrize("memory", [1 << 30, 32_000], ids=["in memory", "out of core"])
 def test_training_refuses_crafted_sets(tmp_path, binary_set, memory):
     target = str(tmp_path / "model")
     for what, files in crafted.sets(binary_set):
