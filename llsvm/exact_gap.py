@@ -18,7 +18,7 @@ from llsvm.core import Certificate
 from llsvm.evaluate import loss_of_scores
 from llsvm.kernels import Kernel, Landmarks, Rows
 from llsvm.lowrank import Parts
-from llsvm.model import in_order
+from llsvm.pool import in_order
 
 PANEL = 512  # support vectors that all others meet at a time
 

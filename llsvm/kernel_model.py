@@ -27,7 +27,8 @@ from itertools import combinations
 import numpy as np
 
 from llsvm import model as models
-from llsvm.core import DataError, quoted
+from llsvm import model_facts
+from llsvm.core import DataError, check_labels, quoted
 from llsvm.evaluate import Predictor
 from llsvm.files import Output
 from llsvm.kernels import LINEAR, NAMES, POLYNOMIAL, Kernel, Landmarks, Rows
@@ -80,15 +81,15 @@ def save(model: KernelModel, output: Output) -> None:
         output.write(part)
     facts = {"decisions": ONE_VS_REST, "biases": model.offsets.tolist()} if model.n_columns > 1 else {}
     ours = json.dumps({"labels": model.labels, "zero_based": model.zero_based, **facts, **model.info}).encode("ascii")
-    output.write(b"%b%08x %b\n" % (models.TRAILER, zlib.crc32(ours, crc), ours))
+    output.write(b"%b%08x %b\n" % (model_facts.TRAILER, zlib.crc32(ours, crc), ours))
     output.commit()
 
 
 def _lines(model: KernelModel):
     n, n_classes, kernel = len(model.vectors), len(model.labels), model.kernel
     groups = n_classes if model.n_columns > 1 else 1
-    numbers = models.numbers_of(model.labels)
-    mark = models.NEEDS_LAST_LINE if model.zero_based or groups > 1 or numbers != model.labels else ""
+    numbers = model_facts.numbers_of(model.labels)
+    mark = model_facts.NEEDS_LAST_LINE if model.zero_based or groups > 1 or numbers != model.labels else ""
     yield "\n".join([
         "svm_type c_svc", f"kernel_type {kernel.name}",
         *(f"{name} {value}" for name, value in parameters(kernel).items()), f"nr_class {mark}{n_classes}",
@@ -138,12 +139,12 @@ def _load(path: str, file) -> KernelModel:
     coefs, vectors, crc, rest = _support_vectors(path, file, shape, crc, n_lines)
     line = rest.lstrip(b" \t\r\n")
     if not line and needs_last:
-        raise DataError(f"{path}: cut short, its last line is missing", models.CUT)
-    if line and not line.startswith(models.TRAILER):
-        raise DataError(f"{path}: more than {shape[0]} support vectors, or cut short in its last line", models.CUT)
-    info = models.read_trailer(path, line, zlib.crc32(rest[: len(rest) - len(line)], crc)) if line else {}
+        raise DataError(f"{path}: cut short, its last line is missing", model_facts.CUT)
+    if line and not line.startswith(model_facts.TRAILER):
+        raise DataError(f"{path}: more than {shape[0]} support vectors, or cut short in its last line", model_facts.CUT)
+    info = model_facts.read_trailer(path, line, zlib.crc32(rest[: len(rest) - len(line)], crc)) if line else {}
     try:
-        names, zero_based = models.check_info(info, labels)
+        names, zero_based = model_facts.check_info(info, labels)
         decisions, biases = info.pop("decisions", None), info.pop("biases", None)
         vectors.features += zero_based
         if (vectors.features < 1).any() and line:
@@ -153,20 +154,20 @@ def _load(path: str, file) -> KernelModel:
                                info)  # fmt: skip
         return KernelModel(kernel, names, *_of_classes(vectors, coefs, counts, rhos, biases), False, zero_based, info)
     except ValueError as error:
-        raise DataError(f"{path}: damaged in its last line ({error})", models.DAMAGED) from None
+        raise DataError(f"{path}: damaged in its last line ({error})", model_facts.DAMAGED) from None
 
 
 def _header(path: str, file) -> tuple[dict[str, str], int, int]:
     said, crc, n_lines = {}, 0, 0
     while "SV" not in said:
-        line = file.readline(models.LONGEST_LINE)
-        if not line.endswith(b"\n") or n_lines == models.MOST_LINES:
+        line = file.readline(model_facts.LONGEST_LINE)
+        if not line.endswith(b"\n") or n_lines == model_facts.MOST_LINES:
             raise DataError(f"{path}: not a model file, or cut short in its header")
         crc, n_lines = zlib.crc32(line, crc), n_lines + 1
         name, *value = line.decode("ascii", "replace").split(None, 1) or [""]
         if name and (name not in NAMED or name in said):
             raise DataError(f"{path}:{n_lines}: read '{quoted(name)}'" + " a second time" * (name in said)
-                            + f", expected one of {', '.join(NAMED)}", models.DAMAGED)
+                            + f", expected one of {', '.join(NAMED)}", model_facts.DAMAGED)
         said[name] = value[0].strip() if value else ""
     return said, crc, n_lines
 
@@ -197,7 +198,7 @@ def _checked(said: dict[str, str]):
     if not 2 <= n_classes <= MOST_CLASSES or total < 0 or not 0 <= degree <= 1 << 16:
         raise ValueError(f"nr_class {n_classes}, total_sv {total}, degree {degree}")
     labels = [str(label) for label in numbers("label", int, n_classes)]
-    models.check_labels(labels)
+    check_labels(labels)
     counts = numbers("nr_sv", int, n_classes)
     rhos = numbers("rho", float, n_classes * (n_classes - 1) // 2)
     if min(counts) < 0 or sum(counts) != total:
@@ -211,19 +212,19 @@ def _support_vectors(path: str, file, shape: tuple[int, int], crc: int, n_lines:
     n_bytes = file.seek(0, 2) - where
     file.seek(where)
     if 2 * shape[0] * shape[1] > n_bytes:
-        raise DataError(f"{path}: cut short, {shape[0]} support vectors expected", models.CUT)
+        raise DataError(f"{path}: cut short, {shape[0]} support vectors expected", model_facts.CUT)
     coefs, lengths = np.empty(shape), np.empty(shape[0], np.int64)
     ids, values = [np.empty(0, np.int64)], [np.empty(0)]
     for number in range(shape[0]):
-        line = file.readline(models.LONGEST_LINE)
-        if not line.endswith(b"\n") or line.startswith(models.TRAILER):
-            raise DataError(f"{path}: cut short, {shape[0]} support vectors expected, {number} found", models.CUT)
+        line = file.readline(model_facts.LONGEST_LINE)
+        if not line.endswith(b"\n") or line.startswith(model_facts.TRAILER):
+            raise DataError(f"{path}: cut short, {shape[0]} support vectors expected, {number} found", model_facts.CUT)
         crc = zlib.crc32(line, crc)
         try:
             coefs[number], own_ids, own_values = _read_line(line, shape[1])
         except ValueError as error:
             raise DataError(f"{path}:{n_lines + number + 1}: read '{quoted(line.strip())}', expected {error}",
-                            models.DAMAGED) from None
+                            model_facts.DAMAGED) from None
         lengths[number] = len(own_ids)
         ids.append(own_ids)
         values.append(own_values)

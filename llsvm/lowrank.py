@@ -16,7 +16,7 @@ from llsvm.blockset import BlockSet
 from llsvm.cholesky import Factor
 from llsvm.core import Block
 from llsvm.kernels import Rows
-from llsvm.model import in_order
+from llsvm.pool import in_order
 from llsvm.reader import RECORD, Resident
 from llsvm.scratch import Nameless
 from llsvm.writer import Writer, open_bytes

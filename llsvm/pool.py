@@ -158,3 +158,15 @@ def _results(tasks: deque):
     finally:
         for task in tasks:
             task.cancel()
+
+
+def in_order(function, items, threads: int):
+    """As map, a few items ahead on several threads."""
+    with Pool(threads) as pool:
+        under_way = deque()
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            if len(under_way) > threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()

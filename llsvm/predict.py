@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llsvm import foreign, kernel_model
-from llsvm import model as models
 from llsvm.blockset import BlockSet, is_block_set
 from llsvm.core import DataError, UsageError, quoted
 from llsvm.files import Output, same_file
+from llsvm.pool import in_order
 from llsvm.report import Console
 from llsvm.sources import open_sources
 from llsvm.text import canonical_label, scan_rows
@@ -128,7 +128,7 @@ def _predictions(predictor, test, with_scores, zero_based, threads, console):
             block = blocks.load_chunk(chunk)
             return judge(ids[block.features], block.values, block.indptr, block.codes, names)
 
-        yield from models.in_order(judge_chunk, range(blocks.n_chunks), threads)
+        yield from in_order(judge_chunk, range(blocks.n_chunks), threads)
         return
 
     def judge_piece(piece):

@@ -10,7 +10,8 @@ from llsvm.blockset import BlockSet
 from llsvm.core import DataError, Description, LlsvmError
 from llsvm.features import FeatureMap
 from llsvm.memory import BUFFERS
-from llsvm.reader import ROW, Arena, Prefetcher, Resident, arena_bytes, groups, rows_bytes, shuffle
+from llsvm.prefetch import Prefetcher
+from llsvm.reader import ROW, Arena, Resident, arena_bytes, groups, rows_bytes, shuffle
 from llsvm.sources import open_sources, reserved_bytes, reserved_of
 from llsvm.text import Labels, scan_blocks, scan_bytes
 

@@ -15,7 +15,8 @@ from llsvm import writer as writing
 from llsvm.blockset import BlockSet
 from llsvm.core import Block, DataError
 from llsvm.pool import Pool
-from llsvm.reader import ROW, Arena, Gatherer, Prefetcher, arena_bytes, load, rows_bytes
+from llsvm.prefetch import Prefetcher
+from llsvm.reader import ROW, Arena, Gatherer, arena_bytes, load, rows_bytes
 from llsvm.writer import Writer
 
 DTYPES = [np.float32, np.float64]

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from conftest import assert_refused, measure_peak
 
-from llsvm import sources
+from llsvm import compression, sources
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, UsageError
 from llsvm.memory import parse_size, promised, working
@@ -152,13 +152,13 @@ def test_a_block_of_xz_that_needs_more_than_the_first_said_is_refused(packed, mo
 @pytest.mark.parametrize("before", [(), [{"id": lzma.FILTER_DELTA, "dist": 4}], [{"id": lzma.FILTER_X86}]])
 @pytest.mark.parametrize("size", [4096, 3 << 14, 1 << 20, 3 << 25, 1 << 29])
 def test_the_dictionary_is_found_behind_other_filters(size, before):
-    assert sources._xz_window(xz(ROWS, size, before)) == size
+    assert compression._xz_window(xz(ROWS, size, before)) == size
 
 
 def test_what_says_nothing_of_its_window_is_left_to_the_decoder():
-    for whole, window in (xz(ROWS, MB), sources._xz_window), (zstd(ROWS, 20), sources._zstd_window):
+    for whole, window in (xz(ROWS, MB), compression._xz_window), (zstd(ROWS, 20), compression._zstd_window):
         assert all(window(whole[:end]) in (0, MB) for end in range(len(whole)))
-    assert sources._xz_window(lzma.compress(b"")) == 0
+    assert compression._xz_window(lzma.compress(b"")) == 0
 
 
 @pytest.fixture(scope="module")
@@ -229,8 +229,8 @@ def test_frames_in_small_parts_are_read_as_one(packed, monkeypatch, part):
     lines = [b"%d %d:%d\n" % (k % 2, k % 50 + 1, k) for k in range(300)]
     many = b"".join(compressor.compress(line) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for line in lines)
     skipped = (0x184D2A50).to_bytes(4, "little") + (5000).to_bytes(4, "little") + bytes(range(250)) * 20
-    monkeypatch.setattr(sources, "STEP", part)
-    monkeypatch.setattr(sources, "SWELLING", part)
+    monkeypatch.setattr(compression, "STEP", part)
+    monkeypatch.setattr(compression, "SWELLING", part)
     data = skipped + many + compressor.flush() + skipped + zstd(ROWS) + b"\0" * 100 + zstd(b"") + zstd(ROWS)
     assert text_of(packed(data)) == b"".join(lines) + 2 * ROWS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from llsvm.memory import BUFFERS, format_size, too_small, working
-from llsvm.reader import DUAL, ROW, Arena, Prefetcher, arena_bytes, groups, rows_bytes
+from llsvm.prefetch import Prefetcher
+from llsvm.reader import DUAL, ROW, Arena, arena_bytes, groups, rows_bytes
 from llsvm.solvers.machines import MACHINE_BYTES
 
 # Of the memory for rows, a group takes a part; a small one may take twice as much.
