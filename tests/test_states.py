@@ -7,6 +7,7 @@ import pytest
 from problems import make_classes, split, write_text
 
 from llsvm import train
+from llsvm.solvers import SOLVERS
 
 PLACES = {"in memory": 1 << 30, "on disk": 270_000, "read once": 1 << 30}  # and their budgets
 # Solver, place, passes before states are handed on, options.
@@ -72,3 +73,8 @@ def test_training_that_is_handed_on_gives_the_same_bits_as_undisturbed(start, so
         each.finish("passes")
     assert second.best_w.tobytes() == undisturbed.best_w.tobytes()
     assert second.certified == undisturbed.certified and second.certificates == undisturbed.certificates
+
+
+def test_every_solver_of_the_table_hands_on_its_states():
+    """Those of dual and dual-l2 in memory are handed on in test_resident.py."""
+    assert {solver for solver, *_ in CASES} == set(SOLVERS)

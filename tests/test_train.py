@@ -21,6 +21,7 @@ from llsvm import model as models
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, LlsvmError, UsageError
 from llsvm.evaluate import Predictor
+from llsvm.solvers import SOLVERS
 
 NUMBERS = {"dual": 3, "dual-l2": 1}
 WEIGHTS = {"1": 3.0, "-1": 0.5}
@@ -297,7 +298,7 @@ def test_a_last_pass_that_reaches_the_tolerance_has_converged(texts, fit, place,
     assert fitted.outcome.stats.number == 1
 
 
-@pytest.mark.parametrize("solver", ["dual", "dual-l2", "shrink", "pegasos", "stream", "cs", "ww"])
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("memory", ["1G", "300K"], ids=PLACES)
 def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, run_in, monkeypatch, solver, memory):
     """The types of processor are those that OpenBLAS, NumPy's, adds in different orders for."""
@@ -308,7 +309,8 @@ def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, 
         folder.mkdir()
         write_text(folder / "data.txt", *make_noisy_rows(5, 3000))
         words = ["-s", solver, "-e", "1e-6", "--max-passes", "30", "--memory", memory, folder / "data.txt", "model"]
-        assert run_in(folder, "llsvm-train", "-q", *words).returncode == 0
+        finished = run_in(folder, "llsvm-train", "-q", *words)
+        assert finished.returncode == 0, finished.stderr
         found.add((folder / "model").read_bytes())
     assert len(found) == 1
 
