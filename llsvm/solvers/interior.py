@@ -119,7 +119,7 @@ class InteriorProblem:
         self.best, self.alphas, self._now = Best(), np.zeros(len(self.y)), None
         self._at = Iterate(self.U, alphas)
         self._squares = np.concatenate([np.square(H.values[part], dtype=np.float64).sum(1) for part in H.parts])
-        self.met = Certificate(np.inf, 0.0)
+        self.met = self.reached = Certificate(np.inf, 0.0)  # now, and the best of each so far
 
     @property
     def done(self) -> bool:
@@ -134,6 +134,7 @@ class InteriorProblem:
         primal = w @ w / 2 + self.U @ np.maximum(0, 1 - y * (f + b))
         self.met = Certificate(float(primal), float(at.a.sum() - w @ w / 2))
         self._now = w, b, float(primal)
+        self.reached = Certificate(min(self.reached.primal, self.met.primal), max(self.reached.dual, self.met.dual))
         is_balanced = not self._free or abs(y @ at.a) <= 1e-3 * at.a.sum()
         known = self.best.certificate.relative_gap if self.best.certificate else np.inf
         if is_balanced and self.met.estimate <= max(1.5 * self._config.tolerance, MUCH * min(known, 1.0)):
@@ -292,7 +293,7 @@ class InteriorPoint:
                 self.deadline.check()
                 own.iterate()
             self.compute += time.perf_counter() - began
-            known = self.certified or total_of(own.best.certificate or own.met for own in self._own)
+            known = self.certified or total_of(own.best.certificate or own.reached for own in self._own)
             met = total_of(own.met for own in self._own).estimate
             least, since = min(least, met), 0 if met < least else since + 1
             yield PassStats(number, len(busy) * len(self._matrix.values), len(busy), self.certified is not None,
