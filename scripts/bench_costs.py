@@ -1,7 +1,9 @@
-"""How the cost of training grows with C: from text against LIBLINEAR, and from disk against rows in memory.
+"""How the cost of training grows with C, from text against LIBLINEAR and from disk against rows in memory; and what
+cross-validation costs, against one training and against LIBLINEAR's.
 
 Large C is the weak side of coordinate descent, of LIBLINEAR's as of ours. LIBLINEAR takes minutes for C = 100, so of a
-larger file its first 100 MB are measured. A quarter: --memory for a quarter of the decoded rows.
+larger file its first 100 MB are measured. A quarter: --memory for a quarter of the decoded rows. Cross-validation is
+that of five folds with C = 1, from text to the accuracy.
 """
 
 import bench_report
@@ -11,6 +13,7 @@ from bench_subject import Subject
 
 AGAINST_LIBLINEAR, FROM_DISK = [10, 100], [0.1, 1, 10, 100]  # C
 LADDER = [f"{digit}e-{power}" for power in range(1, 6) for digit in (5, 2, 1)]
+FEW = 5000  # features, with which more of the time is training
 MOST_BYTES, SHARE, MOST_PASSES = 100 * peers.MB, 0.25, 10
 PATIENCE = 30  # seconds, after which a command is not run again
 IN_MEMORY, QUARTER = "in memory", "memory for a quarter"
@@ -24,6 +27,7 @@ def contest(subject):
             against_liblinear(with_cost)
         from_disk(with_cost)
         with_cost.check()
+    of_folds(of_file)
 
 
 def beginning(subject):
@@ -65,3 +69,30 @@ def from_disk(subject):
     note = f"--memory {memory / peers.MB:.1f}M, rows {subject.where(QUARTER)}, {passes} passes{many}"
     title = f"C = {subject.cost:g}: training, memory for a quarter / in memory"
     subject.add(title, ours, theirs, 2, note, is_goal=False)
+
+
+def of_folds(subject):
+    """Text to accuracy, against text to model; reads from disk, against those of one training."""
+    words = ["-B", "1", "-c", f"{subject.cost:g}"]
+    llsvm = [*peers.llsvm("llsvm-train", subject.options), *words]
+    commands = {"folds": peers.Command([*llsvm, "-v", "5", str(subject.path)]),
+                "one": subject.train("one", subject.path, "-e", GAP)}  # fmt: skip
+    if subject.peer:
+        commands["theirs"] = peers.Command([*subject.peer.train, "-s", "3", *words, "-v", "5", str(subject.path)])
+    runs = peers.interleave(commands, subject.options.repeat, PATIENCE)
+    sides = {name: Side(bench_report.shown(commands[name]), runs[name].wall, runs[name].peak) for name in commands}
+    accuracy = {name: runs[name][-1].output.split()[-1] for name in ("folds", "theirs") if name in runs}
+    target = 3.5 if subject.facts["features"] < FEW else 2.0
+    subject.add("-v 5 / one training, from text", sides["folds"], sides["one"], target, is_goal=False)
+    if subject.peer:
+        note = f"accuracy {accuracy['folds']}, theirs {accuracy['theirs']}"
+        subject.add("-v 5 / LIBLINEAR train -v 5 -s 3 -B 1", sides["folds"], sides["theirs"], 0.1, note, is_goal=False)
+    weights = 5 * 24 * subject.facts["features"]  # three vectors for each fold
+    memory, reads = str(peers.budget(subject.facts, SHARE) + weights), {}
+    for name, more in {"folds": ["-v", "5"], "one": []}.items():
+        log = subject.file(f"{name} from disk", "log")
+        target = [] if more else [str(subject.file("one from disk", "model"))]
+        peers.run(peers.Command([*llsvm, *more, "--memory", memory, "--log", str(log), str(subject.blocks), *target]))
+        reads[name] = max(event.get("bytes_read") or 0 for event in peers.read_log(log))
+    times = reads["folds"] / max(1, reads["one"])
+    print(f"  -v 5 from disk reads {times:.2f} times the bytes of one training", flush=True)

@@ -75,7 +75,7 @@ class Layout:
 
     def _refuse(self, config, needed: int) -> None:
         what = f"the weights of {self._blocks.n_features} features"
-        what += f" for {self._n_problems} classes" if self._n_problems > 1 else ""
+        what += f" for {self._n_problems} {'problems' if config.folds else 'classes'}" if self._n_problems > 1 else ""
         what += f" and the rows to work on take {format_size(needed)} at least"
         raise too_small(config.memory, what, needed, or_else=NO_BLOCKS if self._whole else SMALLER_CHUNKS)
 
