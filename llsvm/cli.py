@@ -276,6 +276,7 @@ def leave(code: int) -> None:
         sys.stdout.flush()
     except OSError as error:
         code = code or fail(*_words(error))
+    process.clear_unfinished()  # which it may have taken memory to do before, when there was none
     os._exit(code)
 
 

@@ -115,9 +115,14 @@ def _hear(number: int, frame) -> None:
         _end_by(number)
 
 
-def _end_by(number: int) -> None:
+def clear_unfinished() -> None:
+    """Removes what is unfinished when the process ends, as a signal or the end of memory left it."""
     for path in list(unfinished):
         remove(path)
+
+
+def _end_by(number: int) -> None:
+    clear_unfinished()
     if number == _signal.SIGINT:
         what = [f"; {name} was not written" for name in unfinished.values() if name]
         _say("error: interrupted" + "".join(what) + "\n")

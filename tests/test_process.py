@@ -250,6 +250,21 @@ def test_what_memory_does_not_suffice_to_load_is_told_in_a_sentence(here, run, m
                                "set\nhint: install it again, or allow more memory\n")
 
 
+@pytest.mark.parametrize("command", [["split", "data.txt", "-o", "new"], ["train", "data.txt", "new"],
+                                     ["predict", "test.txt", "model", "new"]])  # fmt: skip
+def test_what_could_not_be_removed_without_memory_is_removed_in_the_end(here, command):
+    """Memory ends while the data are read, and again when the first thing is to be removed."""
+    before = names(here)
+    code = ("import sys\nfrom llsvm import cli, process, text\n"
+            "def no_memory(*_):\n    process.remove = removing\n    raise MemoryError\n"
+            "removing, process.remove = process.remove, no_memory\n"
+            f"sys.argv = {['llsvm', *command]!r}\n"
+            "text.Piece.scan = lambda piece: (_ for _ in ()).throw(MemoryError)\ncli.main()\n")
+    ended = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 1 and "error: out of memory" in ended.stderr.splitlines()
+    assert names(here) == before
+
+
 def test_a_signal_that_was_ignored_stays_so(here):
     """As `nohup` and `&` of a shell want it."""
     process = spawn_command(here, sys.executable, "-c", SIGNALLED, "click", int(signal.SIGHUP), "llsvm-train",
