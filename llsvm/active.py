@@ -12,7 +12,7 @@ from llsvm.reader import ROW, Arena, copy_rows
 from llsvm.scratch import Scratch
 
 # Bytes of a row in a problem that it is active in: the problem's number, the row's slot by problem, and marks.
-PAIR_BYTES = 12
+PAIR_BYTES = 8
 SEGMENTS, SMALLEST_SEGMENT, LARGEST_SEGMENT = 32, 16 << 10, 4 << 20
 NOBODY = np.empty(0, np.uint16)
 

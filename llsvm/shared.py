@@ -88,8 +88,14 @@ class SharedRows(ActiveRows):
 
     def bytes_of(self, numbers: list[int]) -> int:
         """Memory for the rows of these problems on their own, at most."""
+        n_pairs, _ = self._sizes[numbers].sum(0).tolist()
+        n_rows, n_bytes = self._union(numbers)
+        return n_bytes + n_rows * self._row_bytes(1) + n_pairs * PAIR_BYTES + 2 * self._segment_bytes
+
+    def _union(self, numbers: list[int]) -> tuple[int, int]:
+        """Rows that any of these problems has, and their bytes, at most."""
         n_rows, n_bytes = self._sizes[numbers].sum(0).tolist()
-        return n_bytes + n_rows * (self._row_bytes(1) + PAIR_BYTES) + 2 * self._segment_bytes
+        return min(n_rows, self.n_rows), min(n_bytes, sum(segment.n_bytes for segment in self._segments))
 
     def held(self) -> Group | None:
         """The rows in memory, side by side in one table; they stay where they are."""
@@ -124,10 +130,9 @@ class SharedRows(ActiveRows):
     def of(self, numbers: list[int]) -> Group:
         """The rows of these problems alone, from the file, where all stay."""
         self.spill()
-        n_rows, n_bytes = self._sizes[numbers].sum(0).tolist()
-        wanted, n_rows = np.zeros(self._n_problems, np.uint8), min(n_rows, self.n_rows)
+        n_rows, n_bytes = self._union(numbers)
+        wanted = np.zeros(self._n_problems, np.uint8)
         wanted[numbers] = 1
-        n_bytes = min(n_bytes, sum(segment.n_bytes for segment in self._segments))
         arena, counts, owners, self._spare = Arena(n_bytes, np.empty(n_rows, ROW), self._dtype), [], [], None
         for saved in self._segments:
             rows, data = np.empty(saved.n_rows, ROW), np.empty(saved.n_bytes, np.uint8)

@@ -24,7 +24,7 @@ SAMPLE_MEMORY = 0.7  # of that of active rows
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 # After a pass the active rows are swept so often, or with so many visits by rows of the data if these are fewer; and
 # then, up to MOST_VISITS, until they have no more than this part of the gap (docs/out-of-core.md).
-SWEEPS, VISITS, MOST_VISITS, DEPTH = 30, 2, 100, 0.3
+SWEEPS, VISITS, MOST_VISITS, DEPTH = 30, 2, 100, 0.1
 # Where the active rows of a problem do not all fit memory, they are swept so many times before the next are loaded.
 SWEEPS_AT_A_TIME = 3
 # Where active rows fill the memory on the way, they are swept so many times, and those within a margin stay: the first
@@ -170,15 +170,19 @@ class Learner(Visitor):
             return
         duals, order = self._load(table), np.arange(len(table), dtype=np.int32)
         far = self._far * len(table) / max(1, self.state.course.n_active)
-        extrapolation = Extrapolation(order.copy())
+        extrapolation, n_active, fresh = Extrapolation(order.copy()), len(order), True
         for number in range(1, most + 1):
-            self._sweep(table, duals, order, len(order), counting=False)
+            before = n_active
+            n_active = self._sweep(table, duals, order, n_active, shrink=True, fresh=fresh, counting=False)
+            self._narrow()
             self.deadline.check()
-            gap = self.state["gap"]
+            gap, fresh = self.state["gap"], False
             if self._is_little(gap, len(table)) or number >= least and gap <= far:
-                break
+                if before == len(order):
+                    break
+                n_active, fresh = len(order), True
             if number <= most - MENDING:  # sweeps, for w where bounds stood in the way
-                self._follow(extrapolation, table, duals)
+                fresh |= self._follow(extrapolation, table, duals)
         self._keep(table, duals)
 
     def sweep_some(self, table, sweeps: int) -> np.ndarray:
