@@ -7,12 +7,11 @@ from itertools import pairwise
 import numpy as np
 
 from llsvm import _dual_cd
-from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, Stopped, look_at_end
+from llsvm.core import NEVER, Stopped
 from llsvm.evaluate import dot
 from llsvm.problem import Best
 from llsvm.reader import DUAL, shuffle
 from llsvm.solvers import newton
-from llsvm.solvers.team import Team
 from llsvm.solvers.together import dual_at, half_square
 
 # Of data with so many rows by features, that part is solved first, to this gap or with so many visits by rows; its w
@@ -138,15 +137,13 @@ class Extrapolation:
 class DualCD:
     """What every variant shares: a problem, its State, and how rows are swept, looked at and given alphas."""
 
-    reads_once, deadline = False, NEVER
+    deadline = NEVER
 
     def __init__(self, problem, config, size: int, kind, rounding: bool = False, state: State | None = None):
         self.problem, self._config, self._kind = problem, config, kind
         self.state = State(size, problem.bias) if state is None else state
         self._steps = problem  # as sweeps have it: rounded or not
-        self.certificates, self.uncertified = [], ""
-        self.bytes_read, self.wait, self.compute = 0, 0.0, 0.0
-        self.team, self._progress = None, lambda share: None
+        self.team = None
         if rounding:
             self._keep_float32()
 
@@ -159,22 +156,6 @@ class DualCD:
     dual = property(lambda self: self.state.dual)
     best_w = property(lambda self: self.state.best.w)
     certified = property(lambda self: self.state.best.certificate)
-
-    def _gather_team(self, description) -> None:
-        if self._config.threads > 1:
-            self.team = Team(self._config.threads, description, self.problem.is_bounded)
-
-    def _close_team(self) -> None:
-        if self.team:
-            self.team.close()
-
-    def show_progress(self, bar) -> None:
-        """bar(what, done, total) is called on the way."""
-        self._progress = lambda share: bar("pass", share, 1.0)
-
-    def weights(self) -> np.ndarray:
-        """w as it is now, (features + 1, columns), the bias last."""
-        return self.state.w[:, None]
 
     def _sweep(self, table, duals, order, active: int, **options) -> int:
         """One visit of rows order[:active] of the table in random order."""
@@ -298,27 +279,5 @@ class DualCD:
         square = half_square(w) if square is None else square
         self.state.best.offer(w, square + loss, dual, self.problem.loss_at_zero)
 
-    def _stats(self, number: int, active: int, met: Certificate) -> PassStats:
-        """met: the objectives with the losses met during the pass, for want of a certificate."""
-        self.state.best.raise_dual(met.dual)
-        known = self.certified or met
-        return PassStats(
-            number, int(self.state["visits"]), active, self.certified is not None, known.primal, known.dual,
-            known.relative_gap, self.bytes_read, self.wait, self.compute, finished=self._is_done(),
-        )
-
     def _is_done(self) -> bool:
         return self.state.best.meets(self.problem.tolerance)
-
-    def finish(self, reason: str, stopped=lambda: False) -> str:
-        """Sees to a certificate for a run that ended for this reason; returns the reason, which may be better now."""
-        if self.certified is None or reason == "passes":
-            reason = look_at_end(reason, self.certify, self._is_done)
-        if self.certified is None:
-            self.state.best.w, self.uncertified = self._last_w, OUT_OF_TIME
-        return reason
-
-    @property
-    def _last_w(self) -> np.ndarray:
-        """The w to be looked at, where none was."""
-        return self.state.w

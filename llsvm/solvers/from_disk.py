@@ -34,9 +34,10 @@ SWEEPS_FOR_ROOM, ROOM_MARGINS, MOST_KEPT = 2, (0.3, 0.1, 0.05), 0.9
 FIRST_VISITS = 2
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
-# Bytes of an active row that is swept: its dual, and an Extrapolation, or, on the way, a second table and whether it
-# stays. Where there are several problems, those that sweep at a time have tables of their own, as many as fit there.
-BESIDE = max(DUAL.itemsize + Extrapolation.ROW_BYTES, ROW.itemsize + 2 * DUAL.itemsize - 3) + Copies.ROW_BYTES
+# Bytes of an active row that is swept: its dual, and an Extrapolation, or, on the way, a second table and marks of
+# whether it stays. Where there are several problems, those that sweep at a time have tables of their own, as many as fit.
+MARKS = 9
+BESIDE = DUAL.itemsize + max(Extrapolation.ROW_BYTES, ROW.itemsize + MARKS) + Copies.ROW_BYTES
 OWN_BYTES, TABLES = ROW.itemsize + DUAL.itemsize + 4 + Extrapolation.ROW_BYTES, 2
 # The active rows of some problems after the other are loaded so many times at most after a pass.
 MOST_PARTS = 12
