@@ -66,7 +66,7 @@ ONE_THREAD = every(lambda case: case.threads == 1)
 
 def test_every_solver_of_the_table_is_here():
     """But the interior-point method, which visits no rows, one after the other, and has no seed: test_interior.py."""
-    assert {name.split()[0] for name in [*EXACT, *NEAR]} == set(SOLVERS) - {"ipm"}
+    assert {name.split()[0] for name in [*EXACT, *NEAR]} == set(SOLVERS)
 
 
 # --- rows, and trainings of which several tests speak
@@ -199,7 +199,7 @@ def at_zero(loss, data, **costs):
     return primals(loss, data.X, data.labels, data.classes, np.zeros((data.X.shape[1], n_columns)), **costs).sum()
 
 
-@EVERY_CASE
+@every(lambda case: case.name != "ipm")  # whose points have a D of their own, of which the best is kept
 def test_the_dual_never_decreases(solve, case):
     fitted = solve(case, C=20.0, tolerance=1e-3 if case.name == "block" else 1e-6)
     duals = np.array([0.0, *(stats.dual for stats in fitted.passes), fitted.certificate.dual])
@@ -273,7 +273,7 @@ def apart(tmp_path_factory):
     return found
 
 
-@every(lambda case: case.name != "stream")  # whose w is decided by rows that its ball does not hold yet
+@every(lambda case: case.name not in ("stream", "ipm"))  # the w of a ball, and of a step for all rows at once
 def test_no_row_is_left_out_of_a_pass_nor_counted_twice(apart, solve, case):
     """C is so small that every row loses all that it can: a visit makes its dual variable C, or 2 C where losses are
     squared, and w is their sum over the rows. Steps of Pegasos add up to C for each row, where rows are not known
@@ -297,10 +297,10 @@ def test_no_row_is_left_out_of_a_pass_nor_counted_twice(apart, solve, case):
 
 @EVERY_CASE
 def test_the_same_seed_gives_the_same_model(solve, case):
-    """Text has an order of its own, which no seed changes."""
+    """Text has an order of its own, which no seed changes, and ipm has no order."""
     first, again, other = solve(case), solve(case, seed=1), solve(case, seed=2)
     assert bits(first) == bits(again) and first.certificate == again.certificate
-    assert (bits(first) != bits(other)) == (case.place != "text" or case.name == "shrink")
+    assert (bits(first) != bits(other)) == (case.name == "shrink" or case.place != "text" and case.name != "ipm")
 
 
 @every(lambda case: case.threads > 1)

@@ -259,7 +259,7 @@ def test_threads_end_with_their_pool():
     deadline = time.monotonic() + 20
     while _thread._count() > before and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert _thread._count() == before
+    assert _thread._count() <= before  # threads of others may have ended meanwhile
 
 
 class Large:

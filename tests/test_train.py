@@ -298,7 +298,7 @@ def test_a_last_pass_that_reaches_the_tolerance_has_converged(texts, fit, place,
     assert fitted.outcome.stats.number == 1
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "ipm"])  # which is made of BLAS's products
 @pytest.mark.parametrize("memory", ["1G", "300K"], ids=PLACES)
 def test_the_model_file_is_the_same_in_every_run_folder_and_processor(tmp_path, run_in, monkeypatch, solver, memory):
     """The types of processor are those that OpenBLAS, NumPy's, adds in different orders for."""
@@ -341,7 +341,8 @@ def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, m
     refusal = refusal_under(memory, late_features, tmp_path / "model", solver)
     assert "the weights of 60000 features for 8 classes alone" in refusal.message
     enough = re.fullmatch(r"--memory (\S+) would do", refusal.hint)[1]
-    cli.train([str(late_features), str(tmp_path / "model"), "-q", "-s", solver, "--max-passes", "2", "--memory", enough],
+    cli.train([str(late_features), str(tmp_path / "model"), "-q", "-s", solver, "--max-passes", "2",
+               "--memory", enough],
               standalone_mode=False)
 
 

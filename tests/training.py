@@ -15,7 +15,7 @@ from llsvm.reader import Resident
 LARGE = 1 << 30  # bytes, which hold all the rows of a test
 # Where the rows may be, by solver; one that is new to the table has a line here. Those that stop by their certificate,
 EXACT = {"dual": ("memory", "disk"), "dual-l2": ("memory", "disk"), "cs": ("memory", "disk"), "ww": ("memory", "disk"),
-         "block": ("disk",), "shrink --exact": ("memory", "disk")}  # fmt: skip
+         "block": ("disk",), "shrink --exact": ("memory", "disk"), "ipm": ("memory",)}  # fmt: skip
 # and those that come near the optimum: text and sets are read once.
 NEAR = {"shrink": ("text", "set"), "pegasos": ("memory", "disk", "text"), "stream": ("text", "set")}
 

@@ -125,8 +125,8 @@ class InteriorProblem:
     def done(self) -> bool:
         return self.best.meets(self._config.tolerance)
 
-    def iterate(self) -> None:
-        """A look at where we are, and a step."""
+    def _look(self) -> np.ndarray:
+        """Sets P and D of where we are; returns the products of the rows with this w."""
         at, y = self._at, self.y
         w = self.H.sum(y * at.a, exact=True)
         f = self.H.times(w, exact=True)
@@ -135,6 +135,11 @@ class InteriorProblem:
         self.met = Certificate(float(primal), float(at.a.sum() - w @ w / 2))
         self._now = w, b, float(primal)
         self.reached = Certificate(min(self.reached.primal, self.met.primal), max(self.reached.dual, self.met.dual))
+        return f
+
+    def iterate(self) -> None:
+        """A look at where we are, and a step."""
+        f, at, y = self._look(), self._at, self.y
         is_balanced = not self._free or abs(y @ at.a) <= 1e-3 * at.a.sum()
         known = self.best.certificate.relative_gap if self.best.certificate else np.inf
         if is_balanced and self.met.estimate <= max(1.5 * self._config.tolerance, MUCH * min(known, 1.0)):
@@ -174,6 +179,8 @@ class InteriorProblem:
 
     def certify(self) -> None:
         """This w, and D of the alphas, of which those next to a bound are put there."""
+        if self._now is None:  # the time was over before the first step
+            self._look()
         for share in (*NEGLIGIBLE, 0.0):
             a = self._snapped(share)
             w = self.H.sum(self.y * a, exact=True)
