@@ -65,7 +65,6 @@ ONE_THREAD = every(lambda case: case.threads == 1)
 
 
 def test_every_solver_of_the_table_is_here():
-    """But the interior-point method, which visits no rows, one after the other, and has no seed: test_interior.py."""
     assert {name.split()[0] for name in [*EXACT, *NEAR]} == set(SOLVERS)
 
 
