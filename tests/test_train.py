@@ -348,6 +348,6 @@ def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, m
 
 def test_what_is_too_long_to_be_read_on_is_told_so_far(late_features, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "READ_ON", 0)
-    refusal = refusal_under("1M", late_features, tmp_path / "model")
+    refusal = refusal_under("3M", late_features, tmp_path / "model")
     assert re.search(r"features for . classes, so far, alone", refusal.message)
     assert re.fullmatch(r"at least --memory \S+ is needed", refusal.hint)
