@@ -349,5 +349,5 @@ def test_a_file_is_read_on_so_that_one_hint_is_enough(late_features, tmp_path, m
 def test_what_is_too_long_to_be_read_on_is_told_so_far(late_features, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "READ_ON", 0)
     refusal = refusal_under("3M", late_features, tmp_path / "model")
-    assert re.search(r"features for . classes, so far, alone", refusal.message)
+    assert re.search(r" of \d+ features( for . classes)?, so far,", refusal.message)  # the weights, or the ids
     assert re.fullmatch(r"at least --memory \S+ is needed", refusal.hint)
