@@ -6,7 +6,7 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 REQUIRED := $(BIN)/python scripts/requirements.py
 
-.PHONY: build demo test lint bench bench-smoke torture check-sdist clean
+.PHONY: build demo test lint bench bench-kernel bench-smoke torture check-sdist clean
 
 build: .venv/built
 
@@ -43,6 +43,10 @@ lint: build .venv/with-lint
 # BENCH="--quick my.txt" gives options and files: see scripts/bench.py --help.
 bench: build .venv/with-test .venv/with-bench
 	$(RUN) python scripts/bench.py $(BENCH)
+
+# BENCH="-g 4 -c 100 TRAIN TEST" gives other files: see scripts/bench_kernel.py --help.
+bench-kernel: build
+	$(RUN) python scripts/bench_kernel.py $(BENCH)
 
 bench-smoke: build .venv/with-test
 	$(RUN) sh scripts/bench_smoke.sh

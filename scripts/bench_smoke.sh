@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TMPDIR="$work"
 say() { echo "\$ $*"; "$@"; }
-for shape in text dense few digits; do
+for shape in text dense few digits checkerboard; do
     say python make_data.py "$shape" "$work/$shape.txt" --rows 200
 done
 say python make_data.py trigram "$work/trigram.txt" --rows 200 --features 100K
@@ -23,6 +23,7 @@ say python reproduce_block.py --output "$work" --passes 3 --blocks 4 --block-cou
     --reference 1e-3 --hold-out 5 "$work/digits.txt"
 say python reproduce_pegasos.py --output "$work" --batch 50 --steps 20 --starts 2 --batches 1,10 --passes 1,2,4 \
     --reference 1e-3 "$work/sample.train.txt"
+say python bench_kernel.py --repeat 1 -g 4 -c 10 "$work/checkerboard.txt" "$work/checkerboard.txt"
 say python bench_primal.py --repeat 1 "$work/dense.txt"
 say python bench_multiclass.py --repeat 1 "$work/digits.txt"
 say python reproduce_sdm.py --output "$work" --partitions 2 --costs 0.01,0.1 --reference 1e-3 "$work/digits.txt"

@@ -14,6 +14,8 @@ few      covtype: 8 numbers in [0, 1], now and then absent, and 4 one-hot choice
          hidden site. The label: do a linear score, a wave along the site and noise exceed their batch's median?
 digits   mnist: 28 x 28 pixels of which 780 are features, values k/255. A class is a curve drawn in 40 styles; a row
          is one of these, shifted by up to two pixels and dimmed in patches.
+checkerboard  the plane of the paper of Wu and Chang: 5 x 5 squares of two classes, points near the inner borders alone,
+         which is where support vectors are.
 
 Labels are then replaced by another class with probability --noise.
 """
@@ -165,7 +167,23 @@ class Digits(Shape):
         return classes, np.bincount(row, minlength=n), column + 1, level[row, column] / 255
 
 
-SHAPES = {"text": Text, "dense": Dense, "trigram": Trigram, "few": Few, "digits": Digits}
+class Checkerboard(Shape):
+    batch_rows, decimals, noise = 16_384, 5, 0.0
+    squares, width = 5, 0.15
+
+    def __init__(self, rng):
+        """Nothing but the place is random."""
+
+    def make(self, rng):
+        points = rng.uniform(0, self.squares, (8 * self.batch_rows, 2))
+        border = np.round(points)
+        is_near = (np.abs(points - border) < self.width) & (border > 0) & (border < self.squares)
+        points = points[is_near.any(1)][: self.batch_rows]
+        n = len(points)
+        return np.floor(points).sum(1) % 2 == 0, np.full(n, 2), np.tile([1, 2], n), points.ravel()
+
+
+SHAPES = {"text": Text, "dense": Dense, "trigram": Trigram, "few": Few, "digits": Digits, "checkerboard": Checkerboard}
 SIZABLE = "text", "trigram", "dense"
 
 
