@@ -32,9 +32,9 @@ cdef struct Batch:
 
 
 # What threads share in a sweep. Tiles are numbered through all batches: those below `limit` can be looked at, `next` is
-# the first that nobody has, `done` have been. They are of the batch `open`, whose first tile is `first`. most: rows of a
-# batch, which are looked at by w_before, a copy of w, or, if there is none, by w itself: then the steps of a batch are
-# made before the next one is looked at.
+# the first that nobody has, `done` have been. They are of the batch `open`, whose first tile is `first`. most: rows of
+# a batch, which are looked at by w_before, a copy of w, or, if there is none, by w itself: then the steps of a batch
+# are made before the next one is looked at.
 cdef struct Shared:
     int64_t limit
     int64_t[7] apart0

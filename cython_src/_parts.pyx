@@ -28,8 +28,8 @@ cdef enum:
     VALUES_AHEAD = 2048
     NEVER = -1
 
-# The rows order[start .. end-1], in batches of so many; rows so far ahead are asked for. cuts: the first feature of each
-# part, and one number behind the last; weight: of the bias.
+# The rows order[start .. end-1], in batches of so many; rows so far ahead are asked for. cuts: the first feature of
+# each part, and one number behind the last; weight: of the bias.
 cdef struct Plan:
     int64_t start
     int64_t end

@@ -1,6 +1,7 @@
 """Which rows are active in which problems: lists of problems row by row, and of rows problem by problem.
 
-counts[r] is how many problems row r is active in, and owners are their numbers, those of row 0 first, ascending in each.
+counts[r] is how many problems row r is active in, and owners are their numbers, those of row 0 first, ascending in
+each.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
@@ -44,7 +45,7 @@ def fill(const uint8_t[:, ::1] bits, int64_t[::1] places, uint16_t[::1] owners):
 def by_owner(const int32_t[::1] counts, const uint16_t[::1] owners, int64_t[::1] ends, int32_t[::1] slots):
     """The rows of each problem, ascending: those of problem p are slots[ends[p - 1] .. ends[p] - 1]. ends: one entry a
     problem and one more, all 0."""
-    cdef int64_t r, k, p, before = 0, place = 0
+    cdef int64_t r, k, _k, p, before = 0, place = 0
     with nogil:
         for k in range(owners.shape[0]):
             ends[owners[k] + 1] += 1
@@ -52,7 +53,7 @@ def by_owner(const int32_t[::1] counts, const uint16_t[::1] owners, int64_t[::1]
             before += ends[p]
             ends[p] = before
         for r in range(counts.shape[0]):
-            for k in range(counts[r]):
+            for _k in range(counts[r]):
                 p = owners[place]
                 slots[ends[p]] = <int32_t>r
                 ends[p] += 1
@@ -70,11 +71,11 @@ def row_by_row(const uint16_t[::1] owners, int64_t[::1] places, const uint8_t[::
 
 def keep(int32_t[::1] counts, uint16_t[::1] owners, const uint8_t[::1] kept):
     """Leaves those owners that are marked, side by side; returns how many they are."""
-    cdef int64_t r, k, place = 0, n = 0, before
+    cdef int64_t r, _k, place = 0, n = 0, before
     with nogil:
         for r in range(counts.shape[0]):
             before = n
-            for k in range(counts[r]):
+            for _k in range(counts[r]):
                 if kept[place]:
                     owners[n] = owners[place]
                     n += 1
@@ -87,11 +88,11 @@ def add_sizes(
     const Row[:] rows, const int32_t[::1] counts, const uint16_t[::1] owners, int value_size, int64_t[:, ::1] sizes
 ):
     """Adds to sizes[p] = (rows, bytes) what each problem has of these rows."""
-    cdef int64_t r, k, size, place = 0
+    cdef int64_t r, _k, size, place = 0
     with nogil:
         for r in range(rows.shape[0]):
             size = row_size(&rows[r], value_size)
-            for k in range(counts[r]):
+            for _k in range(counts[r]):
                 sizes[owners[place], 0] += 1
                 sizes[owners[place], 1] += size
                 place += 1

@@ -54,7 +54,9 @@ class _Segment:
         self.n_columns, self.full = n_columns, False
         self._owners = []
 
-    def take(self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray, owners: np.ndarray) -> tuple[int, int, int]:
+    def take(
+        self, rows: np.ndarray, chosen: np.ndarray, alphas: np.ndarray, owners: np.ndarray
+    ) -> tuple[int, int, int]:
         """Copies the first of the chosen rows, as many as there is space for; returns how many, how many rows that were
         chosen or not are behind it, and how many owners they have."""
         before = self._arena.n_rows

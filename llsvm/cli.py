@@ -26,7 +26,17 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click  # noqa: E402
 
 from llsvm import __version__  # noqa: E402
-from llsvm.core import NOT_CONVERGED, REFUSED, ClosedPipe, Interrupted, LlsvmError, UsageError, escaped, quoted, system_hint  # noqa: E402
+from llsvm.core import (  # noqa: E402
+    NOT_CONVERGED,
+    REFUSED,
+    ClosedPipe,
+    Interrupted,
+    LlsvmError,
+    UsageError,
+    escaped,
+    quoted,
+    system_hint,
+)
 from llsvm.memory import check_limit  # noqa: E402
 from llsvm.options import OPTIONS, Config, Option, whole  # noqa: E402
 from llsvm.words import Command, in_our_words, typed  # noqa: E402

@@ -86,7 +86,8 @@ def test_shared_rows_come_back_with_their_problems(n_problems, memory):
     for start in range(0, n_rows, 100):
         part = slice(start, start + 100)
         arena = Arena(X.nnz * 8 + 800, np.empty(100, ROW), np.float32)
-        arena.add(np.zeros(100, np.uint16), np.diff(X[part].indptr).astype(np.int32), X[part].indices, X[part].data, start)
+        lengths = np.diff(X[part].indptr).astype(np.int32)
+        arena.add(np.zeros(100, np.uint16), lengths, X[part].indices, X[part].data, start)
         chosen, counts, owners = shared.choose(np.packbits(active[:, part], axis=1), 100)
         shared.add(arena.rows, chosen, counts, owners)
     assert shared.n_rows == active.any(0).sum()

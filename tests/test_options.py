@@ -137,8 +137,8 @@ def test_help_has_every_option_with_its_text_and_its_default(run):
         assert text in shown and (not text or f"{option.words.split()[-1].partition('/')[0]}" in shown)
     defaults = re.findall(r"\[default:(.*?)\]", shown)
     assert [part.split(";")[0] for part in defaults] == [
-        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "accuracy", "min", "1", "zero", "average", "10", "0", "1/features", "3", "0",
-        "auto", "random", "float32", "halfofwhatitmayuse", "(allcoresitmayuse)"]  # fmt: skip
+        "dual", "1.0", "(1e-3", "-1", "1", "10000", "1", "accuracy", "min", "1", "zero", "average", "10", "0",
+        "1/features", "3", "0", "auto", "random", "float32", "halfofwhatitmayuse", "(allcoresitmayuse)"]  # fmt: skip
     tolerance = OPTIONS["tolerance"]
     assert [float(number) for number in re.findall(r"[\d.e-]{4,}", tolerance.shown)] == [
         tolerance.default, tolerance.default_of["shrink"]]  # fmt: skip

@@ -35,7 +35,8 @@ FIRST_VISITS = 2
 # A disk is slow if the solver has waited for so many seconds, and if both that and reading take this share of the time.
 SLOW_SECONDS, SLOW_SHARE = 2, 0.3
 # Bytes of an active row that is swept: its dual, and an Extrapolation, or, on the way, a second table and marks of
-# whether it stays. Where there are several problems, those that sweep at a time have tables of their own, as many as fit.
+# whether it stays. Where there are several problems, those that sweep at a time have tables of their own, as many as
+# fit.
 MARKS = 9
 BESIDE = DUAL.itemsize + max(Extrapolation.ROW_BYTES, ROW.itemsize + MARKS) + Copies.ROW_BYTES
 OWN_BYTES, TABLES = ROW.itemsize + DUAL.itemsize + 4 + Extrapolation.ROW_BYTES, 2
@@ -252,7 +253,7 @@ class FromDisk(Streaming):
         for arena, _ in self._reading.one_pass(self.deadline.check, n_rows):
             self._active.append(arena.rows, np.ones((arena.n_rows, 1), np.int32), owners=nothing)
         for group in self._active.groups():
-            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),
+            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),  # noqa: B023
                             self._tables(len(group.table), len(group.table)))  # fmt: skip
         self._active = self._new_active()
 
@@ -393,7 +394,7 @@ class FromDisk(Streaming):
     def _sweep_groups(self, groups, learners: list, sweep) -> None:
         for group in groups:
             slots = Slots(group, len(self._learners))
-            self._share_out(learners, lambda learner, desk: sweep(learner, slots.table(learner.number)),  # noqa: B023
+            self._share_out(learners, lambda learner, desk: sweep(learner, slots.table(learner.number)),  # noqa: B023, F821
                             self._tables(len(group.table), slots.most))  # fmt: skip
             self.deadline.check()
             del group, slots

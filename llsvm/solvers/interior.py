@@ -260,7 +260,8 @@ class InteriorPoint:
         if p > MOST_COLUMNS:
             raise UsageError(f"-s ipm: a matrix of {p} by {p} numbers is in the way",
                              f"-s dual has no such matrix; -s ipm takes up to {MOST_COLUMNS} features, or --rank")
-        needed = data.description.dtype.itemsize * n * p + 8 * 5 * p * p + n * self.footprint(config, len(problems))[3] + data.n_bytes
+        beside = 8 * 5 * p * p + n * self.footprint(config, len(problems))[3] + data.n_bytes
+        needed = data.description.dtype.itemsize * n * p + beside
         if needed > memory.working(config.memory):
             raise memory.too_small(config.memory, f"-s ipm works on {n} rows of {p} numbers at once", needed)
         self._config, self.bias, self._data = config, 1.0 if config.free_bias else problems[0].bias, data

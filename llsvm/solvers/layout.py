@@ -37,7 +37,8 @@ class Layout:
             rest = working(config.memory) - fixed
             if rest >= ARENAS_SHARE * n_arenas * smallest:
                 break
-        least = max(2 * smallest + beside, (2 if several else 1) * 8 * blocks.n_features)  # the latter: writing the model
+        writing_model = (2 if several else 1) * 8 * blocks.n_features
+        least = max(2 * smallest + beside, writing_model)
         if rest < least:
             self._refuse(config, fixed + least)
         self.n_arenas, self.alpha_type = n_arenas, np.dtype(np.float32 if rounded else np.float64)

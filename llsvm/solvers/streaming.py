@@ -16,8 +16,8 @@ from llsvm.reader import DUAL, shuffle
 from llsvm.solvers.dual_cd import DualCD
 from llsvm.solvers.layout import DESKS, VECTORS, Layout, Reading
 from llsvm.solvers.learners import Learners
-from llsvm.solvers.newton import ByPasses
 from llsvm.solvers.machines import MACHINE_BYTES
+from llsvm.solvers.newton import ByPasses
 from llsvm.solvers.team import Team
 from llsvm.solvers.together import half_square
 
@@ -280,7 +280,7 @@ class Streaming(Learners):
             learner.begin_look()
         self.deadline.check()
         for arena, _ in self._reading.one_pass(self.deadline.check):
-            self._share_out(busy, lambda learner, desk: learner.look(arena.rows))
+            self._share_out(busy, lambda learner, desk: learner.look(arena.rows))  # noqa: B023
             self.wait, self.bytes_read = self._reading.wait, self._reading.bytes_read
         for learner in busy:
             learner.certify()
