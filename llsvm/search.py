@@ -46,12 +46,12 @@ class Validation:
 
 
 class Validator:
-    """Trains without each fold, for one value of C after the other, on the same rows."""
+    """Trains without each fold, for one value of C after the other, on the same rows. tolerance: of the folds."""
 
     def __init__(self, data, config: Config, wants_model: bool):
         self._data, self._config, self._wants_model, self._n_folds = data, config, wants_model, config.folds
         self._deadline = time.perf_counter() + config.time_limit
-        self._tolerance = config.tolerance if "tolerance" in config.said else max(config.tolerance, folds.GAP)
+        self.tolerance = config.tolerance if "tolerance" in config.said else max(config.tolerance, folds.GAP)
         self._in_memory = isinstance(data, reader.Resident)
         self._seeds = []  # the problems of all rows at the last C, and their alphas
 
@@ -97,9 +97,9 @@ class Validator:
         """All rows first; a problem without a fold begins with the alphas that the other rows have there."""
         problems = self._problems(cost)
         if not self._wants_model:
-            problems = [replace(problem, tolerance=self._tolerance) for problem in problems]
+            problems = [replace(problem, tolerance=self.tolerance) for problem in problems]
         whole = self._train(problems)
-        without = folds.without_each(problems, self._n_folds, self._tolerance)
+        without = folds.without_each(problems, self._n_folds, self.tolerance)
         alphas = [alphas for _, alphas in self._seeds] * self._n_folds
         states = (self._state(*pair) for pair in zip(without, alphas, strict=True))
         solver = self._config.method.in_memory(without, self._config, self._data, states)
@@ -134,7 +134,7 @@ class Validator:
     def _from_disk(self, cost: float) -> Validation:
         """All folds, and all rows if a model of them is wanted, side by side."""
         problems = self._problems(cost)
-        without = folds.without_each(problems, self._n_folds, self._tolerance)
+        without = folds.without_each(problems, self._n_folds, self.tolerance)
         solver = self._config.method.streaming(without + problems * self._wants_model, self._config, self._data)
         try:
             both = self._complete(solver)

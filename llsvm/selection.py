@@ -44,9 +44,14 @@ def select(paths, target: str | None, config: Config, log_path, table_path, quie
             outcome, config = found.outcome or validator.train(found.cost), replace(config, C=found.cost)
             run.end(outcome, config)
     print_result(_answer(found, config), target or "")
+    is_met = (gap := max(one.gap for one in tried)) <= validator.tolerance
+    if not is_met:
+        run.console.warn(f"folds ended at a relative duality gap of {gap:.2e}, above the tolerance of "
+                         f"{validator.tolerance:g}; raise --max-passes or --time-limit, or -e")
     if not target:
-        return True, False
-    return session.tell(outcome, target, config, run.console, strict, print_result)
+        return is_met, False
+    converged, interrupted = session.tell(outcome, target, config, run.console, strict, print_result)
+    return is_met and converged, interrupted
 
 
 def _answer(found: Validation, config: Config) -> str:

@@ -218,6 +218,17 @@ def test_debians_svm_grid_drives_it_as_it_drives_liblinear(run_in, tmp_path):
     assert float(said.split()[-1].rstrip("%")) == pytest.approx(rate, abs=1e-3)
 
 
+@pytest.mark.parametrize("limit", [["--max-passes", "1"], ["--time-limit", "1e-9"]])
+@pytest.mark.parametrize("model", [[], ["model"]])
+def test_folds_that_were_not_solved_are_called_so(run, tmp_path, limit, model):
+    X, y = make_noisy_rows(5, 300)
+    write_text(tmp_path / "data.txt", X, y)
+    finished = run("llsvm-train", "-v", "5", *limit, "--strict", "data.txt", *model)
+    assert finished.returncode == 3 and "warning: folds ended at a relative duality gap of" in finished.stderr
+    assert finished.stdout.startswith("Cross Validation Accuracy = ")
+    assert run("llsvm-train", "-v", "5", "--strict", "data.txt", *model).returncode == 0
+
+
 @pytest.mark.parametrize("words, says", [
     (["-v", "1"], "-v"), (["-v", "5", "-s", "cs"], "no cross-validation"), (["-v", "900"], "there are only"),
     (["-v", "5", "-s", "pegasos"], "no cross-validation"), (["-v", "5", "-s", "shrink"], "no cross-validation"),
