@@ -53,6 +53,107 @@ class _Chunk:
         self.addresses = [address(array) for array in (self.codes, self.lengths, self.features, self.values)]
 
 
+class _ChunkSize:
+    """When a chunk is closed: at 1/256 of what has been read, within limits that the memory sets."""
+
+    def __init__(self, memory: int, n_blocks: int, value_bytes: int):
+        self.nonzero_bytes = 4 + value_bytes
+        share = open_bytes(memory) * 4 // 5 // (n_blocks + IN_FLIGHT)
+        self._largest = min(LARGEST_CHUNK, max(LEAST_CHUNK, share))
+        self.most_nonzeros = self._largest // self.nonzero_bytes
+        self.follow(0)
+
+    def follow(self, n_nonzeros: int) -> None:
+        """Sets the nonzeros at which a chunk is closed, after so many of the whole; called when one was closed, so
+        that the cuts depend on the rows alone."""
+        share = n_nonzeros * self.nonzero_bytes // CHUNK_SHARE
+        self.nonzeros = min(self._largest, max(SMALLEST_CHUNK, share)) // self.nonzero_bytes
+
+
+class _Files:
+    """The files of a folder, which grow at their ends."""
+
+    def __init__(self, folder):
+        self.folder, self._open, self._most_open = folder, {}, files_at_a_time(OPEN_FILES)
+
+    def append(self, name: str, data: bytes) -> None:
+        try:
+            file = self._open.get(name) or self._opened(name)
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+        except OSError as error:
+            raise self.folder.failed(name, error) from None
+
+    def _opened(self, name: str):
+        """A file to write at its end; the others are closed where they are too many, or the system has no more."""
+        if len(self._open) >= self._most_open:
+            self.close()
+        try:
+            self._open[name] = self.folder.open(name)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
+                raise
+            self._most_open = max(1, len(self._open) // 2)
+            self.close()
+            self._open[name] = self.folder.open(name)
+        return self._open[name]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+class _Room(threading.local):
+    """Bytes to encode in, of each thread its own."""
+
+    _bytes = ()
+
+    def __call__(self, size: int) -> memoryview:
+        """So many, or more."""
+        if len(self._bytes) < size:
+            self._bytes = empty(2 * size, "B")  # chunks grow
+        return self._bytes
+
+
+class _IdFrames:
+    """The ids of the features, frame by frame; entry: what the manifest says of them."""
+
+    def __init__(self, pool: Pool, room: _Room, files: _Files):
+        self._pool, self._room, self._files = pool, room, files
+        self.entry = {"file": FEATURE_IDS, "bytes": [], "checksums": []}
+        self.n_features = self.largest = 0
+        self._waiting = deque()
+
+    def add(self, feature_ids) -> None:
+        for ids in feature_ids:
+            if not len(ids):
+                break
+            self._waiting.append(self._pool.submit(self._encode, ids))
+            self.n_features += len(ids)
+            if len(self._waiting) > FRAMES_WAITING:
+                self._write_oldest()
+
+    def _encode(self, ids) -> tuple[bytes, int]:
+        """A frame of the eight byte planes of these ids, and the largest of them."""
+        planes = self._room(8 * len(ids))[: 8 * len(ids)]
+        largest = _writer.cut_ids(ids, planes)
+        return codec.compress(planes), largest
+
+    def _write_oldest(self) -> None:
+        frame, largest = self._waiting.popleft().result()
+        self.largest = max(self.largest, largest)
+        self._files.append(FEATURE_IDS, frame)
+        self.entry["bytes"].append(len(frame))
+        self.entry["checksums"].append(frame_checksum(frame))
+
+    def finish(self) -> None:
+        while self._waiting:
+            self._write_oldest()
+        if not self.n_features:
+            self._files.append(FEATURE_IDS, b"")
+
+
 class Writer:
     """Collects Blocks and leaves a complete set at `path`, or nothing.
 
@@ -72,10 +173,7 @@ class Writer:
         self._seed, self._type, self._force = seed, type_name(dtype), force
         self._kind = VALUE_KINDS[self._type]
         self._value_bytes = SIZES[self._kind]
-        self._nonzero_bytes = 4 + self._value_bytes
-        share = open_bytes(memory) * 4 // 5 // (n_blocks + IN_FLIGHT)
-        self._largest = min(LARGEST_CHUNK, max(LEAST_CHUNK, share))
-        self._most_nonzeros = self._largest // self._nonzero_bytes
+        self._size = _ChunkSize(memory, n_blocks, self._value_bytes)
         needed = 3 * LEAST_CHUNK * (n_blocks + IN_FLIGHT)
         if needed > max(memory, ALWAYS_THERE):
             raise UsageError(f"-m {n_blocks} is too much for --memory {short_size(memory)}",
@@ -84,14 +182,11 @@ class Writer:
         self._addresses, self._sizes = zeros(4 * n_blocks, "Q"), zeros(4 * n_blocks, "q")
         self._blocks = [BlockFile(f"block-{number:04d}.llb") for number in range(n_blocks)]
         self.pool = Pool(min(threads, MOST_THREADS))
-        self._encoding, self._free, self._files = deque(), [], {}
-        self._most_open = files_at_a_time(OPEN_FILES)
-        self._n_features, self._id_frames, self._ids = 0, deque(), {"file": FEATURE_IDS, "bytes": [], "checksums": []}
+        self._encoding, self._free, self._room = deque(), [], _Room()
         self.n_rows = self.n_nonzeros = 0
-        self._square, self._largest_id = 0.0, 0
-        self._set_target(0)
-        self._scratch = threading.local()
-        self._folder = folder or Folder(self.path)
+        self._square = 0.0
+        self._files = _Files(folder or Folder(self.path))
+        self._ids = _IdFrames(self.pool, self._room, self._files)
 
     def __enter__(self) -> Writer:
         return self
@@ -100,37 +195,32 @@ class Writer:
         try:
             self.pool.shutdown()
         finally:
-            self._close_files()
-            self._folder.clear()
+            self._files.close()
+            self._files.folder.clear()
 
     def add(self, block: Block) -> None:
         row = 0
         while row < block.n_rows:
             row, number = _writer.scatter(
-                block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed, self._target,
-                self._addresses, self._sizes,
+                block.codes, block.indptr, block.features, block.values, row, self.n_rows, self._seed,
+                self._size.nonzeros, self._addresses, self._sizes,
             )
             if number >= 0 and self._sizes[4 * number]:
                 self._close_chunk(number)
-                self._set_target(self.n_nonzeros + int(block.indptr[row]))
+                self._size.follow(self.n_nonzeros + int(block.indptr[row]))
             elif number >= 0:
                 self._open_chunk(number, int(block.indptr[row + 1] - block.indptr[row]))
         self.n_rows += block.n_rows
         self.n_nonzeros += block.n_nonzeros
 
-    def _set_target(self, n_nonzeros: int) -> None:
-        """Nonzeros at which a chunk is closed, after so many of the whole; called when one was closed, so that the
-        cuts depend on the rows alone."""
-        share = n_nonzeros * self._nonzero_bytes // CHUNK_SHARE
-        self._target = min(self._largest, max(SMALLEST_CHUNK, share)) // self._nonzero_bytes
-
     def _open_chunk(self, number: int, first_row: int) -> None:
         """first_row: its nonzeros."""
-        rows, nonzeros = self._target // 4 + 1, max(self._target * 5 // 4, first_row)
+        rows, nonzeros = self._size.nonzeros // 4 + 1, max(self._size.nonzeros * 5 // 4, first_row)
         chunk = self._free.pop() if self._free else None
         if chunk is None or len(chunk.features) < nonzeros:
             # Room for the largest, of which only what is used takes memory: so that the same memory always serves.
-            chunk = _Chunk(self._most_nonzeros // 4 + 1, max(self._most_nonzeros * 5 // 4, first_row), self._kind)
+            most = self._size.most_nonzeros
+            chunk = _Chunk(most // 4 + 1, max(most * 5 // 4, first_row), self._kind)
         self._open[number] = chunk
         self._addresses[4 * number : 4 * number + 4] = array("Q", chunk.addresses)
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, rows, nonzeros])
@@ -141,7 +231,7 @@ class Writer:
             task = self.pool.submit(self._encode, self._open[number], rows, nonzeros)
             self._encoding.append((number, rows, nonzeros, self._open[number], task))
         self._sizes[4 * number : 4 * number + 4] = array("q", [0, 0, 0, 0])
-        while len(self._encoding) > ENCODING or self._nonzeros_in_flight() > IN_FLIGHT * self._most_nonzeros:
+        while len(self._encoding) > ENCODING or self._nonzeros_in_flight() > IN_FLIGHT * self._size.most_nonzeros:
             self._write_oldest()
 
     def _nonzeros_in_flight(self) -> int:
@@ -154,78 +244,26 @@ class Writer:
         )
         return codec.compress(out[:used]), square
 
-    def _encode_ids(self, ids) -> tuple[bytes, int]:
-        """A frame of the eight byte planes of these ids, and the largest of them."""
-        planes = self._room(8 * len(ids))[: 8 * len(ids)]
-        largest = _writer.cut_ids(ids, planes)
-        return codec.compress(planes), largest
-
-    def _room(self, size: int) -> memoryview:
-        """So many bytes or more, of this thread."""
-        if len(getattr(self._scratch, "room", ())) < size:
-            self._scratch.room = empty(2 * size, "B")  # chunks grow
-        return self._scratch.room
-
     def _write_oldest(self) -> None:
         number, rows, nonzeros, chunk, task = self._encoding.popleft()
         frame, square = task.result()
-        if len(chunk.features) <= self._most_nonzeros * 5 // 4:
+        if len(chunk.features) <= self._size.most_nonzeros * 5 // 4:
             self._free.append(chunk)
         block = self._blocks[number]
-        self._append(block.file, frame)
+        self._files.append(block.file, frame)
         self._square = max(self._square, square)
         block.rows.append(rows)
         block.nonzeros.append(nonzeros)
         block.bytes.append(len(frame))
         block.checksums.append(frame_checksum(frame))
 
-    def _append(self, name: str, data: bytes) -> None:
-        try:
-            file = self._files.get(name) or self._opened(name)
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-        except OSError as error:
-            raise self._folder.failed(name, error) from None
-
-    def _opened(self, name: str):
-        """A file to write at its end; the others are closed where they are too many, or the system has no more."""
-        if len(self._files) >= self._most_open:
-            self._close_files()
-        try:
-            self._files[name] = self._folder.open(name)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
-                raise
-            self._most_open = max(1, len(self._files) // 2)
-            self._close_files()
-            self._files[name] = self._folder.open(name)
-        return self._files[name]
-
-    def _close_files(self) -> None:
-        while self._files:
-            self._files.popitem()[1].close()
-
     def add_ids(self, feature_ids) -> None:
-        """Encodes the ids of the next features, in arrays of IDS_A_FRAME; only the last of all may have fewer."""
-        for ids in feature_ids:
-            if not len(ids):
-                break
-            self._id_frames.append(self.pool.submit(self._encode_ids, ids))
-            self._n_features += len(ids)
-            if len(self._id_frames) > FRAMES_WAITING:
-                self._write_ids()
-
-    def _write_ids(self) -> None:
-        frame, largest = self._id_frames.popleft().result()
-        self._largest_id = max(self._largest_id, largest)
-        self._append(FEATURE_IDS, frame)
-        self._ids["bytes"].append(len(frame))
-        self._ids["checksums"].append(frame_checksum(frame))
+        """The ids of the next features, in arrays of IDS_A_FRAME; only the last of all may have fewer."""
+        self._ids.add(feature_ids)
 
     def finish(self, names: list[str], counts, feature_ids, sources: list[dict], zero_based: bool):
         """Closes every chunk, writes the manifest and moves the set into place. feature_ids: those not yet added."""
-        self.add_ids(feature_ids)
+        self._ids.add(feature_ids)
         for number in range(len(self._blocks)):
             self._close_chunk(number)
         _load_ahead()
@@ -233,37 +271,34 @@ class Writer:
             self._write_oldest()
         for block in self._blocks:
             if not block.rows:
-                self._append(block.file, b"")
-        while self._id_frames:
-            self._write_ids()
-        if not self._n_features:
-            self._append(FEATURE_IDS, b"")
+                self._files.append(block.file, b"")
+        self._ids.finish()
         header = {
             "format": FORMAT,
             "version": VERSION,
             "written_by": f"llsvm {__version__}",
             "rows": self.n_rows,
-            "features": self._n_features,
+            "features": self._ids.n_features,
             "nonzeros": self.n_nonzeros,
-            "largest_id": self._largest_id,
+            "largest_id": self._ids.largest,
             "zero_based": zero_based,
             "largest_norm": math.sqrt(self._square),
             "values": self._type,
             "labels": [{"name": name, "rows": int(count)} for name, count in zip(names, counts, strict=True)],
             "seed": self._seed,
             "sources": sources,
-            "feature_ids": self._ids,
+            "feature_ids": self._ids.entry,
         }
-        self._append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
+        self._files.append(MANIFEST, _manifest_text(header, self._blocks).encode("ascii"))
         return self._move_into_place()
 
     def _move_into_place(self):
         try:
-            self._close_files()
+            self._files.close()
         except OSError as error:
-            raise self._folder.failed(MANIFEST, error) from None
+            raise self._files.folder.failed(MANIFEST, error) from None
         check_target(self.path, self._force)  # what is there may be new
-        return self._folder.commit()
+        return self._files.folder.commit()
 
 
 def check_target(path: Path, force: bool) -> None:
