@@ -22,7 +22,7 @@ from llsvm.reader import Resident
 from llsvm.solvers.dual_cd import State
 from llsvm.solvers.resident import InMemory
 
-FIRST_RANK, MOST_RANK, GROWTH = 128, 2048, 4  # of --rank auto; rank grows by no more than so many times at once
+FIRST_RANK, MOST_RANK, GROWTH = 128, 4096, 4  # of --rank auto; rank grows by no more than so many times at once
 COARSE_PASSES = 20  # iterations of --coarse, as in the paper
 LOOSE = 1e-2  # gap of the first solution, which only says where pivots are missing
 SAMPLE, LEAST_SAMPLE = 20, 4096  # random rows by pivot, among which pivots are looked for, and rows at the least

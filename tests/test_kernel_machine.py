@@ -319,3 +319,13 @@ def test_a_gamma_that_is_not_said_is_one_by_the_features(data):
     assert model.kernel == Kernel(2, 1 / 3)
 
 
+
+
+def test_the_memory_that_is_promised_is_kept_with_mapped_rows_on_disk(tmp_path, run):
+    X, codes = rings(12_000)
+    write_text(tmp_path / "rows.txt", X, labels_of(codes))
+    finished = run("llsvm-train", "-t", "2", "-g", "0.5", "--rank", "150", "-e", "0.05", "--memory", "8M",
+                   "rows.txt", "m")
+    assert finished.returncode == 0, finished.stderr
+    assert "mapped rows on disk" in finished.stderr and "(certified)" in finished.stdout
+    assert float(re.search(r"peak memory = ([\d.]+) MB", finished.stdout)[1]) < 8 + 64
