@@ -86,6 +86,62 @@ class _Segment:
     n_owners = property(lambda self: sum(map(len, self._owners)))
 
 
+class SegmentFile:
+    """The nameless file that segments go to where they do not fit memory."""
+
+    def __init__(self, kind):
+        self._kind, self.scratch, self.n_bytes = kind, Scratch("active"), 0
+
+    def write(self, segment: _Segment) -> _Saved:
+        segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
+        parts = segment.rows, segment.data[: segment.n_bytes], segment.alphas, segment.owners
+        position, frames = self.n_bytes, []
+        for part in parts:
+            frame = codec.compress(part.reshape(-1).view(np.uint8))
+            self.scratch.write(frame, self.n_bytes)
+            self.n_bytes += len(frame)
+            frames.append((len(frame), frame_checksum(frame)))
+        return _Saved(segment.n_rows, segment.n_columns, segment.n_owners, segment.n_bytes, position, frames)
+
+    def read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads a segment's table and data into these; returns its dual variables and owners."""
+        alphas, position = np.empty((saved.n_rows, saved.n_columns), self._kind), saved.position
+        owners = np.empty(saved.n_owners, np.uint16)
+        for (size, checksum), room in zip(saved.frames, (rows, data, alphas, owners), strict=True):
+            frame, target = self.scratch.read(size, position), room.reshape(-1).view(np.uint8)
+            position += size
+            try:
+                if len(codec.decompress(frame, checksum, target, "the temporary file of active rows")) < len(target):
+                    raise DataError("the temporary file of active rows is truncated")
+            except DataError as error:
+                raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
+        rows["data"] += np.uint64(data.ctypes.data)
+        return alphas, owners
+
+    def close(self) -> None:
+        self.scratch.close()
+
+
+@dataclass
+class Footprint:
+    """Bytes that rows take: themselves, their table, `copies` tables that a solver makes of it, `beside` bytes a row,
+    and numbers of number_bytes each."""
+
+    copies: int
+    beside: int
+    number_bytes: int
+
+    def row_bytes(self, n_columns: int) -> int:
+        # A table and an order of visits, of the group and of every copy; the numbers, and where there are copies,
+        # as they are kept and loaded, by problem and back.
+        numbers = (4 if self.copies else 1) * self.number_bytes * n_columns
+        return (1 + self.copies) * (ROW.itemsize + 4) + self.beside + numbers
+
+    def of(self, segment) -> int:
+        pairs = PAIR_BYTES * segment.n_owners
+        return segment.n_bytes + segment.n_rows * self.row_bytes(segment.n_columns) + pairs
+
+
 class ActiveRows:
     """Rows with what they have in every problem: numbers of a kind, such as dual variables.
 
@@ -96,22 +152,12 @@ class ActiveRows:
 
     def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False, beside: int = 0,
                  kind=np.float64):
-        self.memory, self._spilling, self._beside, self._kind = memory, spilling, beside, np.dtype(kind)
-        self._dtype, self.copies = np.dtype(dtype), copies
+        self.memory, self._spilling, self._dtype, self._kind = memory, spilling, np.dtype(dtype), np.dtype(kind)
+        self.takes = Footprint(copies, beside, self._kind.itemsize)
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Saved] = []
-        self._resident, self._spare, self._held, self._file, self._end = None, None, 0, None, 0
+        self._resident, self._spare, self._held, self._file = None, None, 0, None
         self.n_rows, self.alone = 0, True
-
-    def _row_bytes(self, n_columns: int) -> int:
-        # A table and an order of visits, of the group and of every copy; the numbers, and where there are copies,
-        # as they are kept and loaded, by problem and back.
-        numbers = (4 if self.copies else 1) * self._kind.itemsize * n_columns
-        return (1 + self.copies) * (ROW.itemsize + 4) + self._beside + numbers
-
-    def _size(self, segment) -> int:
-        pairs = PAIR_BYTES * segment.n_owners
-        return segment.n_bytes + segment.n_rows * self._row_bytes(segment.n_columns) + pairs
 
     def append(self, rows: np.ndarray, alphas: np.ndarray, chosen: np.ndarray | None = None, owners=NOBODY) -> None:
         """Takes copies of these rows, or of those chosen by a mask; alphas[r] are the dual variables of the r-th."""
@@ -119,9 +165,9 @@ class ActiveRows:
         self.n_rows += len(alphas)
         while len(alphas):
             segment = self._open_segment(rows, chosen, alphas.shape[1])
-            before = self._size(segment)
+            before = self.takes.of(segment)
             taken, seen, owned = segment.take(rows, chosen, alphas, owners)
-            self._held += self._size(segment) - before
+            self._held += self.takes.of(segment) - before
             rows, chosen, alphas, owners = rows[seen:], chosen[seen:], alphas[taken:], owners[owned:]
             if segment.full and (self._spilling or self._held + segment.room > self.memory):
                 self.spill()
@@ -142,17 +188,22 @@ class ActiveRows:
     def _segment_bytes(self) -> int:
         return min(LARGEST_SEGMENT, max(SMALLEST_SEGMENT, self.memory // SEGMENTS))
 
-    def append_all(self, group: Group) -> None:
-        self.append(group.table, group.alphas)
-
     def adopt(self, group: Group) -> None:
         """Keeps a group, which is all there is, where it is."""
         self._resident, self.n_rows = group, len(group.table)
 
     def has_room(self, n_rows: int, n_bytes: int, n_owners: int = 0) -> bool:
         """Whether about so many rows of so many bytes can be appended before any go to the file."""
-        n_bytes += n_rows * self._row_bytes(1) + n_owners * PAIR_BYTES
-        return self._held + n_bytes + 2 * self._segment_bytes <= self.memory
+        return self._held + self.size_of(n_rows, n_bytes, n_owners) <= self.memory
+
+    def size_of(self, n_rows: int, n_bytes: int, n_owners: int) -> int:
+        """What so many rows take, at most."""
+        return n_bytes + n_rows * self.takes.row_bytes(1) + n_owners * PAIR_BYTES + 2 * self._segment_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the nonzeros of all rows."""
+        return sum(segment.n_bytes for segment in self._segments)
 
     @property
     def in_memory(self) -> list[_Segment]:
@@ -167,35 +218,24 @@ class ActiveRows:
             taken, seen, owned = segment.take(table, chosen, alphas, owners)
             table, chosen, alphas, owners = table[seen:], chosen[seen:], alphas[taken:], owners[owned:]
         self._segments = [segment for segment in self._segments if segment.n_rows]
-        self._held = sum(map(self._size, self.in_memory))
+        self._held = sum(map(self.takes.of, self.in_memory))
 
     def spill(self) -> None:
         """Moves all that is in memory to the file."""
-        self._file = self._file or Scratch("active")
+        self._file = self._file or SegmentFile(self._kind)
         for number in range(len(self._segments) - 1, -1, -1):
             segment = self._segments[number]
             if isinstance(segment, _Saved):
                 break
-            self._segments[number] = self._write(segment)
+            self._segments[number] = self._file.write(segment)
             segment.clear()
             self._spare = segment
         self._held = 0
 
-    def _write(self, segment: _Segment) -> _Saved:
-        segment.rows["data"] -= np.uint64(segment.data.ctypes.data)
-        parts = segment.rows, segment.data[: segment.n_bytes], segment.alphas, segment.owners
-        position, frames = self._end, []
-        for part in parts:
-            frame = codec.compress(part.reshape(-1).view(np.uint8))
-            self._file.write(frame, self._end)
-            self._end += len(frame)
-            frames.append((len(frame), frame_checksum(frame)))
-        return _Saved(segment.n_rows, segment.n_columns, segment.n_owners, segment.n_bytes, position, frames)
-
     @property
     def fit(self) -> bool:
         """Whether all rows are one group."""
-        return sum(map(self._size, self._segments)) <= self.memory
+        return sum(map(self.takes.of, self._segments)) <= self.memory
 
     def groups(self, keep: bool = False):
         """Yields Groups of as many rows as fit, to be let go before the next is asked for; unless they are kept, they
@@ -211,11 +251,19 @@ class ActiveRows:
         self._spare = None
         while segments:
             together, held = [], 0
-            while segments and (not together or held + self._size(segments[0]) <= self.memory):
-                held += self._size(segments[0])
+            while segments and (not together or held + self.takes.of(segments[0]) <= self.memory):
+                held += self.takes.of(segments[0])
                 together.append(segments.pop(0))
             self.alone = self.alone and not segments
             yield self._load(together)
+
+    def saved(self):
+        """Yields (rows, counts, owners) of every segment, all of which are in the file and stay there."""
+        self._spare = None
+        for saved in self._segments:
+            rows, data = np.empty(saved.n_rows, ROW), np.empty(saved.n_bytes, np.uint8)
+            alphas, owners = self._file.read(saved, rows, data)
+            yield rows, alphas[:, 0].copy(), owners
 
     def parts(self, most: int):
         """Yields (table, counts) of rows that fit, all of which stay: no more of them together than their counts, the
@@ -243,30 +291,15 @@ class ActiveRows:
                 data.append(segment.data)
                 own = segment.alphas, segment.owners
             else:
-                own = self._read(segment, rows, room[place : place + segment.n_bytes])
+                own = self._file.read(segment, rows, room[place : place + segment.n_bytes])
             alphas.append(own[0][:, self._columns(segment.n_columns)])
             owners.append(own[1])
             start, place = start + segment.n_rows, place + size
         return Group(table, np.concatenate(alphas), data, np.concatenate(owners))
 
-    def _read(self, saved: _Saved, rows: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads a segment's table and data into these; returns its dual variables and owners."""
-        alphas, position = np.empty((saved.n_rows, saved.n_columns), self._kind), saved.position
-        owners = np.empty(saved.n_owners, np.uint16)
-        for (size, checksum), room in zip(saved.frames, (rows, data, alphas, owners), strict=True):
-            frame, target = self._file.read(size, position), room.reshape(-1).view(np.uint8)
-            position += size
-            try:
-                if len(codec.decompress(frame, checksum, target, "the temporary file of active rows")) < len(target):
-                    raise DataError("the temporary file of active rows is truncated")
-            except DataError as error:
-                raise DataError(error.message, "the disk of TMPDIR gave back other bytes than were written") from None
-        rows["data"] += np.uint64(data.ctypes.data)
-        return alphas, owners
-
     @property
     def bytes_written(self) -> int:
-        return self._end
+        return self._file.n_bytes if self._file else 0
 
     def close(self) -> None:
         self._segments = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from llsvm import _shared
-from llsvm.active import NOBODY, PAIR_BYTES, ActiveRows, Group
+from llsvm.active import NOBODY, ActiveRows, Group
 from llsvm.reader import ROW, Arena, joined
 
 
@@ -49,12 +49,13 @@ class Slots:
         return out
 
 
-class SharedRows(ActiveRows):
-    """The active rows of n problems."""
+class SharedRows:
+    """The active rows of n problems: `rows`, each with how many of them it is active in, and which these are."""
 
     def __init__(self, dtype, memory: int, n_problems: int, beside: int):
-        super().__init__(dtype, memory, copies=0, beside=beside, kind=np.int32)
-        self._n_problems, self._sizes = n_problems, np.zeros((n_problems, 2), np.int64)  # rows, bytes
+        self.rows = ActiveRows(dtype, memory, copies=0, beside=beside, kind=np.int32)
+        self._dtype, self._n_problems = np.dtype(dtype), n_problems
+        self._sizes = np.zeros((n_problems, 2), np.int64)  # rows, bytes
 
     def choose(self, bits: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which rows are active where bits[p] has the active ones of problem p: a mask, and of the rows in it in how
@@ -71,7 +72,7 @@ class SharedRows(ActiveRows):
     def add(self, rows: np.ndarray, chosen: np.ndarray, counts: np.ndarray, owners: np.ndarray) -> None:
         """Takes copies of the chosen rows, of which counts and owners tell."""
         self._count(rows[chosen] if self._n_problems > 1 else rows, counts, owners, 1)
-        self.append(rows, counts[:, None], chosen, owners)
+        self.rows.append(rows, counts[:, None], chosen, owners)
 
     def _count(self, rows, counts, owners, sign: int) -> None:
         sizes = np.zeros_like(self._sizes)
@@ -89,17 +90,16 @@ class SharedRows(ActiveRows):
     def bytes_of(self, numbers: list[int]) -> int:
         """Memory for the rows of these problems on their own, at most."""
         n_pairs, _ = self._sizes[numbers].sum(0).tolist()
-        n_rows, n_bytes = self._union(numbers)
-        return n_bytes + n_rows * self._row_bytes(1) + n_pairs * PAIR_BYTES + 2 * self._segment_bytes
+        return self.rows.size_of(*self._union(numbers), n_pairs)
 
     def _union(self, numbers: list[int]) -> tuple[int, int]:
         """Rows that any of these problems has, and their bytes, at most."""
         n_rows, n_bytes = self._sizes[numbers].sum(0).tolist()
-        return min(n_rows, self.n_rows), min(n_bytes, sum(segment.n_bytes for segment in self._segments))
+        return min(n_rows, self.rows.n_rows), min(n_bytes, self.rows.n_bytes)
 
     def held(self) -> Group | None:
         """The rows in memory, side by side in one table; they stay where they are."""
-        segments = self.in_memory
+        segments = self.rows.in_memory
         if not segments:
             return None
         tables = [segment.rows for segment in segments]
@@ -109,7 +109,7 @@ class SharedRows(ActiveRows):
 
     def part(self, turn: int) -> Group | None:
         """Some of the rows in memory, others every turn."""
-        segments = self.in_memory
+        segments = self.rows.in_memory
         if not segments:
             return None
         segment = segments[turn % len(segments)]
@@ -125,19 +125,16 @@ class SharedRows(ActiveRows):
             counts = marks.astype(np.int32)
         chosen = counts > 0
         self._count(group.table[chosen], counts[chosen], owners, 1)
-        self.keep(group.table, counts[chosen][:, None], chosen, owners)
+        self.rows.keep(group.table, counts[chosen][:, None], chosen, owners)
 
     def of(self, numbers: list[int]) -> Group:
         """The rows of these problems alone, from the file, where all stay."""
-        self.spill()
+        self.rows.spill()
         n_rows, n_bytes = self._union(numbers)
         wanted = np.zeros(self._n_problems, np.uint8)
         wanted[numbers] = 1
-        arena, counts, owners, self._spare = Arena(n_bytes, np.empty(n_rows, ROW), self._dtype), [], [], None
-        for saved in self._segments:
-            rows, data = np.empty(saved.n_rows, ROW), np.empty(saved.n_bytes, np.uint8)
-            alphas, own = self._read(saved, rows, data)
-            count = alphas[:, 0].copy()
+        arena, counts, owners = Arena(n_bytes, np.empty(n_rows, ROW), self._dtype), [], []
+        for rows, count, own in self.rows.saved():
             owners.append(own[: _shared.keep(count, own, wanted[own])])
             arena.take(rows, count > 0)
             counts.append(count[count > 0])

@@ -90,9 +90,9 @@ def test_shared_rows_come_back_with_their_problems(n_problems, memory):
         arena.add(np.zeros(100, np.uint16), lengths, X[part].indices, X[part].data, start)
         chosen, counts, owners = shared.choose(np.packbits(active[:, part], axis=1), 100)
         shared.add(arena.rows, chosen, counts, owners)
-    assert shared.n_rows == active.any(0).sum()
+    assert shared.rows.n_rows == active.any(0).sum()
     assert shared.rows_by_problem.tolist() == active.sum(1).tolist()
-    assert found_in(shared.groups(keep=True), n_problems) == pairs_of(active)
+    assert found_in(shared.rows.groups(keep=True), n_problems) == pairs_of(active)
     if n_problems > 1:
         wanted = list(range(0, n_problems, 2))
         of_them = np.zeros_like(active)
@@ -102,9 +102,9 @@ def test_shared_rows_come_back_with_their_problems(n_problems, memory):
         kept = active & (rng.random(active.shape) < 0.5)
         group = shared.held()
         shared.leave(group, kept[0, group.table["chunk"] + group.table["place"]].view(np.uint8))
-        assert found_in(shared.groups(keep=True), n_problems) == pairs_of(kept)
+        assert found_in(shared.rows.groups(keep=True), n_problems) == pairs_of(kept)
         assert shared.rows_by_problem.tolist() == kept.sum(1).tolist()
-    shared.close()
+    shared.rows.close()
 
 
 def test_pairs_that_leave_take_their_rows_along():
@@ -120,8 +120,8 @@ def test_pairs_that_leave_take_their_rows_along():
     for number in range(5):
         marks[slots.span(number)] = kept[number, slots.table(number)["place"]]
     shared.leave(group, slots.row_by_row(marks))
-    assert shared.n_rows == kept.any(0).sum() < active.any(0).sum()
-    assert found_in(shared.groups(), 5) == pairs_of(kept)
+    assert shared.rows.n_rows == kept.any(0).sum() < active.any(0).sum()
+    assert found_in(shared.rows.groups(), 5) == pairs_of(kept)
     assert shared.rows_by_problem.tolist() == kept.sum(1).tolist()
 
 

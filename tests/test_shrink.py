@@ -477,8 +477,8 @@ def test_a_changed_byte_of_the_active_file_is_noticed():
     arena = arena_of(X, np.zeros(500), np.float32)
     rows.append(arena.rows, np.ones((500, 1)))
     assert rows.bytes_written > 100
-    byte = rows._file.read(1, 60)
-    rows._file.write(bytes([byte[0] ^ 1]), 60)
+    byte = rows._file.scratch.read(1, 60)
+    rows._file.scratch.write(bytes([byte[0] ^ 1]), 60)
     with pytest.raises(DataError, match="temporary file of active rows"):
         list(rows.groups())
     rows.close()

@@ -251,9 +251,9 @@ class FromDisk(Streaming):
             return
         n_rows, nothing = int(self.blocks.chunk_rows[self._sample].sum()), np.empty(0, np.uint16)
         for arena, _ in self._reading.one_pass(self.deadline.check, n_rows):
-            self._active.append(arena.rows, np.ones((arena.n_rows, 1), np.int32), owners=nothing)
-        for group in self._active.groups():
-            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),  # noqa: B023
+            self._active.rows.append(arena.rows, np.ones((arena.n_rows, 1), np.int32), owners=nothing)
+        for group in self._active.rows.groups():
+            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),
                             self._tables(len(group.table), len(group.table)))  # fmt: skip
         self._active = self._new_active()
 
@@ -277,7 +277,7 @@ class FromDisk(Streaming):
         chosen, counts, owners = self._active.choose(bits, len(rows))
         of_them = arena.used * len(counts) // max(1, len(rows))
         following = any(learner.state.course.start is not None for learner in busy)
-        if not following and not self._active.has_room(len(counts), of_them, len(owners)):
+        if not following and not self._active.rows.has_room(len(counts), of_them, len(owners)):
             self._make_room(busy)
         self._active.add(rows, chosen, counts, owners)
 
@@ -292,7 +292,7 @@ class FromDisk(Streaming):
             if n_kept <= MOST_KEPT * len(by_row):
                 self._active.leave(group, (marks >= level + 1).view(np.uint8))
                 return
-        self._active.spill()
+        self._active.rows.spill()
 
     def _sweep_some(self, group, busy: list, sweeps: int) -> tuple[np.ndarray, np.ndarray]:
         """Sweeps rows in memory on the way; the levels of all pairs of a problem and a row, and of all rows."""
@@ -342,7 +342,7 @@ class FromDisk(Streaming):
             learner.begin_sweeps()
         if sweeping:
             self._sweep_active(sweeping)
-        self._active.close()
+        self._active.rows.close()
         self._active = self._new_active()
         for learner in sweeping:
             learner.end_sweeps()
@@ -355,13 +355,13 @@ class FromDisk(Streaming):
             course.visited_all = learner.state["visits"] == self.blocks.n_rows
             course.n_active = int(rows_by_problem[learner.number]) if course.visited_all else course.n_active
         if not visiting or any(learner.state.course.visited_all for learner in visiting):
-            self._n_active = self._active.n_rows
+            self._n_active = self._active.rows.n_rows
 
     def _sweep_active(self, learners: list) -> None:
         """Each problem sweeps all its active rows to the end, where they fit memory, after each other if need be."""
         # A part of tall data tells nearly all about w.
-        if self._active.fit or self.blocks.n_rows >= TALL * (self.blocks.n_features + 1):
-            self._sweep_groups(self._active.groups(), learners, Learner.sweep_to_the_end)
+        if self._active.rows.fit or self.blocks.n_rows >= TALL * (self.blocks.n_features + 1):
+            self._sweep_groups(self._active.rows.groups(), learners, Learner.sweep_to_the_end)
             return
         parts, left = self._parts(learners)
         for part in parts:
@@ -371,7 +371,7 @@ class FromDisk(Streaming):
         while left:
             for learner in left:
                 learner.begin_round()
-            self._sweep_groups(self._active.groups(keep=True), left, Learner.sweep_a_little)
+            self._sweep_groups(self._active.rows.groups(keep=True), left, Learner.sweep_a_little)
             left = [learner for learner in left if not learner.end_round()]
 
     def _parts(self, learners: list) -> tuple[list[list], list]:
@@ -381,9 +381,9 @@ class FromDisk(Streaming):
             return [], learners
         parts, left, together = [], [], []
         for learner in learners:
-            if self._active.bytes_of([learner.number]) > self._active.memory:
+            if self._active.bytes_of([learner.number]) > self._active.rows.memory:
                 left.append(learner)
-            elif together and self._active.bytes_of([one.number for one in [*together, learner]]) > self._active.memory:
+            elif together and self._active.bytes_of([one.number for one in [*together, learner]]) > self._active.rows.memory:
                 parts.append(together)
                 together = [learner]
             else:
@@ -400,5 +400,5 @@ class FromDisk(Streaming):
             del group, slots
 
     def close(self) -> None:
-        self._active.close()
+        self._active.rows.close()
         super().close()

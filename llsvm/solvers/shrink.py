@@ -164,7 +164,7 @@ class HarshShrinking(OneVsRest):
         kept, active = 0, self._course.rows
         for arena, order in self._stream.arenas():
             self._machines.meet()
-            active.memory, active.copies = self._machines.room(), self._n_copies
+            active.memory, active.takes.copies = self._machines.room(), self._n_copies
             most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._machines.everyone))
             for start, end in self._growing_bias.slices(arena.rows, order, most_rows):
                 self.deadline.check()
@@ -200,7 +200,7 @@ class HarshShrinking(OneVsRest):
         course, visits = self._course, 0
         before, busy = course.rows, np.flatnonzero(~course.is_done)
         machines = [self._machines[k] for k in busy]
-        before.memory, before.copies = self._machines.room(), self._n_copies
+        before.memory, before.takes.copies = self._machines.room(), self._n_copies
         course.rows = ActiveRows(self._stream.dtype, before.memory, self._n_copies, spilling=True)
         for group in before.groups():
             if course.had_others:
@@ -215,7 +215,7 @@ class HarshShrinking(OneVsRest):
             if before.alone:
                 course.rows.adopt(group)
             else:
-                course.rows.append_all(group)
+                course.rows.append(group.table, group.alphas)
             del group, alphas, own
         before.close()
         course.had_others = False
