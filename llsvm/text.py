@@ -1,28 +1,23 @@
-"""LIBSVM text into rows: opens any compression, cuts it at newlines, scans the pieces on several threads."""
+"""LIBSVM text into rows: pieces of whole lines are scanned on several threads."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from array import array
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from llsvm import _text
 from llsvm.arrays import VALUE_KINDS, empty, type_name, zeros
-from llsvm.core import LINE_SHAPE, Block, DataError, label_fault, quoted
-from llsvm.memory import enough
+from llsvm.core import LINE_SHAPE, Block, DataError, label_fault
+from llsvm.lines import Lines, LongestLine
 from llsvm.pool import Pool
-from llsvm.sources import Raw, Source
+from llsvm.sources import Source
 
 PIECE = 1 << 20
 MOST_THREADS = 16  # beyond which one thread could not use what they scan
-LINE_STEP = 1 << 14  # bytes read at a time to complete the last line of a piece
-NEWLINE = 10
-SLACK = 80  # bytes of a piece's buffer that stay free: a last newline, and room for the scanner to look ahead
 LABEL_LIMIT = 65535
 FEW_LABELS = 100  # up to so many may have a row each
 # Rows of up to LABEL_LIMIT classes, shuffled, are at least SHUFFLED times as many as the labels met, once those are
@@ -57,68 +52,46 @@ LABEL_HINTS = {
 }
 
 
+class _Arrays:
+    """What a piece is scanned into, made by whoever needs it first."""
+
+    def __init__(self):
+        self.ids = empty(0, "q")
+        self.tokens, self.slots = empty(4 * LABEL_LIMIT, "q"), zeros(1 << 17, "i")
+
+    def reserve(self, size: int, type: str) -> None:
+        """Room for the rows of so many bytes of text."""
+        if size // 2 < len(self.ids):
+            return
+        self.ids = empty(size // 2 + 1, "q")  # a nonzero takes 4 bytes of text; as much again for sorting
+        self.values = empty(size // 2 + 1, VALUE_KINDS[type])
+        self.ends = empty(size // 2 + 2, "q")
+        self.codes = empty(size // 2 + 1, "H")
+        self.features, self.unknown = empty(size // 4 + 1, "i"), empty(size // 4 + 1, "i")
+
+
 class Piece:
-    """A run of whole lines and, after scan(), its rows; the arrays, made by whoever needs them first, are reused by a
-    later piece."""
+    """A run of whole lines and, after scan(), its rows; both are valid until a later piece takes their memory over."""
 
     def __init__(self, size: int, zero_based: bool, dtype):
-        self._least, self.zero_based, self.type = size, zero_based, type_name(dtype)
-        self.text, self._ids = bytearray(), empty(0, "q")
-        self._tokens, self._slots = empty(4 * LABEL_LIMIT, "q"), zeros(1 << 17, "i")
-        self.source, self.line_before, self.front = "", 0, b""
-
-    def _allocate(self) -> None:
-        size = len(self.text)
-        self._ids = empty(size // 2 + 1, "q")  # a nonzero takes 4 bytes of text; as much again for sorting
-        self._values = empty(size // 2 + 1, VALUE_KINDS[self.type])
-        self._ends = empty(size // 2 + 2, "q")
-        self._codes = empty(size // 2 + 1, "H")
-        self._features, self._unknown = empty(size // 4 + 1, "i"), empty(size // 4 + 1, "i")
-
-    def reserve(self, size: int) -> None:
-        """Room for so many bytes of text."""
-        size = max(size + SLACK, self._least)
-        if not self.text:
-            self.text = bytearray(size)
-        elif len(self.text) < size:
-            self.text.extend(bytes(size - len(self.text)))
-
-    def read(self, raw: Raw, start: int, size: int, longest_line: LongestLine) -> None:
-        """The lines that begin in bytes [start, start + size) of a file, whole."""
-        before = 1 if start else 0  # the byte before tells whether a line begins at start
-        self.reserve(size + before + LINE_STEP)
-        end = raw.read_at(memoryview(self.text)[: size + before], start - before)
-        self.own = before, end
-        self.begin = self.text.find(b"\n", 0, end) + 1 if before else 0
-        if before and self.begin in (0, end):
-            self.begin = self.size = 0
-            return
-        while self.text[end - 1] != NEWLINE:
-            self.reserve(end + LINE_STEP)
-            more = raw.read_at(memoryview(self.text)[end : end + LINE_STEP], start - before + end)
-            newline = self.text.find(b"\n", end, end + more)
-            end = newline + 1 if newline >= 0 else end + more
-            if more == 0:
-                self.text[end] = NEWLINE
-                end += 1
-            if end > longest_line.n_bytes + size:
-                raise longest_line.refusal(raw.name)
-        self.size = end
+        self.lines, self.zero_based, self.type = Lines(size), zero_based, type_name(dtype)
+        self._arrays = _Arrays()
 
     def scan(self) -> Piece:
-        if len(self.text) // 2 >= len(self._ids):
-            self._allocate()
+        arrays, lines = self._arrays, self.lines
+        arrays.reserve(len(lines.text), self.type)
         self.fault, self._where, self.n_rows, self.n_lines, n_labels, self.largest_id = _text.scan(
-            memoryview(self.text)[self.begin : self.size], self.zero_based, self._ids, self._values, self._ends,
-            self._codes, self._tokens.cast("B").cast("q", (LABEL_LIMIT, 4)), self._slots,
+            memoryview(lines.text)[lines.begin : lines.end], self.zero_based, arrays.ids, arrays.values, arrays.ends,
+            arrays.codes, arrays.tokens.cast("B").cast("q", (LABEL_LIMIT, 4)), arrays.slots,
         )
-        self._where += self.begin
-        self.indptr = self._ends[: self.n_rows + 1]
+        self._where += lines.begin
+        self.indptr = arrays.ends[: self.n_rows + 1]
         nonzeros = int(self.indptr[-1])
-        self.ids, self.values, self.codes = self._ids[:nonzeros], self._values[:nonzeros], self._codes[: self.n_rows]
-        self.features, self.unknown = self._features[:nonzeros], self._unknown
-        self._starts, lengths, self.label_counts = (self._tokens[k : 4 * n_labels : 4].tolist() for k in range(3))
-        self.labels = [bytes(self.text[self.begin + start : self.begin + start + length])
+        self.ids, self.values, self.codes = arrays.ids[:nonzeros], arrays.values[:nonzeros], arrays.codes[: self.n_rows]
+        self.features, self.unknown = arrays.features[:nonzeros], arrays.unknown
+        starts, lengths, self.label_counts = (arrays.tokens[k : 4 * n_labels : 4].tolist() for k in range(3))
+        self._starts = [lines.begin + start for start in starts]
+        self.labels = [bytes(lines.text[start : start + length])
                        for start, length in zip(self._starts, lengths, strict=True)]
         self._check_labels()
         return self
@@ -128,16 +101,14 @@ class Piece:
             return
         for start, token in zip(self._starts, self.labels, strict=True):
             if fault := _label_fault(token):
-                self.fault, self._label_fault, self._where = BAD_LABEL, fault, self.begin + start
+                self.fault, self._label_fault, self._where = BAD_LABEL, fault, start
                 return
 
     def error(self) -> DataError:
         """What is wrong with this piece, which was read and is as scan_pieces leaves it."""
         expected, hint = self._label_fault if self.fault == BAD_LABEL else FAULTS[self.fault]
-        line_start = self.text.rfind(b"\n", 0, self._where) + 1
-        line_end = self.text.find(b"\n", self._where)
-        where = self._second_occurrence(line_start, line_end) if self.fault == REPEATED_ID else self._where
-        token = re.match(rb"[^ \t\r\n#]*", self.text[where : min(line_end, where + 300)])[0]
+        where = self.lines.second_occurrence(self._where) if self.fault == REPEATED_ID else self._where
+        token = self.lines.token(where)
         if self.fault == VALUE_TOO_LARGE:
             hint = hint if self.type == "float32" and abs(float(token)) < float("inf") else ""
         if self.fault == ZERO_BYTE:
@@ -146,27 +117,10 @@ class Piece:
 
     def label_error(self, number: int, fault: int) -> DataError:
         """For a label, by its number in this piece, that is wrong for a reason that the piece does not know."""
-        return self._refusal(self.begin + self._starts[number], self.labels[number], *FAULTS[fault])
+        return self._refusal(self._starts[number], self.labels[number], *FAULTS[fault])
 
     def _refusal(self, where: int, token: bytes, expected: str, hint: str) -> DataError:
-        from llsvm import foreign
-
-        line = self.line_before + self.text.count(b"\n", self.begin, where) + 1
-        column = where - self.text.rfind(b"\n", 0, where)
-        at_end = self.text[where : where + 1] in (b"\r", b"\n", b"#")
-        read = f"'{quoted(token)}'" if token else "the end of the line" if at_end else "nothing"
-        like, better_hint = foreign.seems(self.front, self.source)
-        expected = expected.format(type=self.type, limit=LABEL_LIMIT)
-        message = f"{self.source}:{line}:{column}: read {read}, expected {expected}{like}"
-        return DataError(message, better_hint or hint)
-
-    def _second_occurrence(self, line_start: int, line_end: int) -> int:
-        seen = set()
-        for match in re.finditer(rb"[ \t\r](\d+):", self.text[line_start:line_end]):
-            if int(match[1]) in seen:
-                return line_start + match.start(1)
-            seen.add(int(match[1]))
-        return line_start
+        return self.lines.refusal(where, token, expected.format(type=self.type, limit=LABEL_LIMIT), hint)
 
 
 def scan_threads(memory: int, threads: int) -> int:
@@ -211,22 +165,20 @@ def scan_pieces(
         try:
             for source in sources:
                 source.open()
-                lines, front, to_come = 0, b"", _pieces(source, free, step, longest_line)
+                n_lines, front, to_come = 0, b"", _pieces(source, free, step, longest_line)
                 while True:
                     piece, read = next(to_come, (None, None))
                     if piece:
                         waiting.append(pool.submit(work, piece, read))
                     while waiting and (piece is None or not free):
                         done = waiting.popleft().result()
-                        front = front or bytes(memoryview(done.text)[done.begin : done.size][: 1 << 12])
-                        done.source, done.line_before, done.front = source.name, lines, front
+                        front = front or done.lines.front_of_file()
+                        done.lines.stand(source.name, n_lines, front)
                         if done.fault:
                             source.check_unchanged()
                             raise done.error()
-                        lines += done.n_lines
-                        if done.own[1]:
-                            with memoryview(done.text) as text, text[slice(*done.own)] as own:
-                                source.raw.account(own)
+                        n_lines += done.n_lines
+                        done.lines.account(source)
                         yield done
                         free.append(done)
                     if piece is None:
@@ -241,65 +193,24 @@ def scan_pieces(
 def _pieces(source: Source, free: list, step: int, longest_line: LongestLine):
     """Yields (piece, how to fill it on another thread), the latter None where it is filled already."""
     if not source.random_access:
-        yield from ((piece, None) for piece in _cut(source, free, longest_line))
+        rest, first = b"", True
+        while rest is not None:
+            piece = free.pop()
+            rest, first = piece.lines.fill(source, rest, first, longest_line), False
+            yield piece, None
         return
     for start in range(0, source.size, step):
         piece = free.pop()
-        yield piece, partial(piece.read, source.raw, start, min(step, source.size - start), longest_line)
-
-
-class LongestLine(NamedTuple):
-    """How long a line may be where so many pieces have to have room."""
-
-    n_bytes: int
-    n_pieces: int
-
-    def refusal(self, name: str) -> DataError:
-        fewer = ", or --threads 1" if self.n_pieces > 3 else ""
-        return DataError(f"{name}: a line is longer than {self.n_bytes} bytes",
-                         f"at least --memory {enough(16 * self.n_pieces * self.n_bytes)} is needed{fewer}")
-
-
-def _cut(source: Source, free: list, longest_line: LongestLine):
-    """Fills free pieces with whole lines of the source; the last line gets the newline it may lack."""
-    rest = b""
-    ended, first = False, True
-    while not ended:
-        piece = free.pop()
-        size = len(rest)
-        piece.reserve(2 * size)
-        piece.text[:size] = rest
-        while True:
-            with memoryview(piece.text) as view, view[size : len(piece.text) - SLACK] as room:
-                count = source.readinto(room)
-            size += count
-            ended = count == 0
-            if first and size >= len(codecs.BOM_UTF8):  # which may come in several reads
-                first = False
-                if piece.text.startswith(codecs.BOM_UTF8):
-                    piece.text[:3] = b"   "
-            if ended or size == len(piece.text) - SLACK:
-                cut = piece.text.rfind(b"\n", 0, size) + 1
-                if ended or cut:
-                    break
-                if size > longest_line.n_bytes:
-                    raise longest_line.refusal(source.name)
-                piece.text.extend(bytes(len(piece.text)))
-        if ended and size > cut:
-            piece.text[size : size + 1] = b"\n"
-            cut = size = size + 1
-        rest = bytes(memoryview(piece.text)[cut:size])
-        piece.begin, piece.size, piece.own = 0, cut, (0, 0)
-        yield piece
+        yield piece, partial(piece.lines.read, source.raw, start, min(step, source.size - start), longest_line)
 
 
 def scan_rows(sources, threads: int = 1, **options):
     """As scan_pieces; refuses text without rows, and a file that is something else, as no row of it has a feature."""
     n_rows, file = 0, _File()
     for piece in scan_pieces(sources, threads, **options):
-        if piece.line_before == 0:
+        if piece.lines.n_before == 0:
             file.check()
-            file = _File(piece.source, piece.front)
+            file = _File(piece.lines.source, piece.lines.front)
         file.add(piece)
         n_rows += piece.n_rows
         yield piece
@@ -368,7 +279,7 @@ class Labels:
             self.counts[code] += count
         self.n_rows += piece.n_rows
         if len(self._names) >= MANY_LABELS and self.n_rows < SHUFFLED * len(self._names):
-            self.check(piece.source, piece.front)
+            self.check(piece.lines.source, piece.lines.front)
         if codes == list(range(len(codes))):
             return piece.codes
         translated = empty(len(piece.codes), "H")
@@ -410,5 +321,5 @@ def scan_blocks(sources, labels: Labels, features, threads: int = 1, **options):
     labels.check do."""
     for piece in scan_rows(sources, threads, then=features.look_up, **options):
         yield Block(labels.encode(piece), piece.indptr, features.number(piece), piece.values)
-        front = piece.front
+        front = piece.lines.front
     labels.check(", ".join(source.name for source in sources), front)

@@ -25,6 +25,7 @@ LEVELS = [
     {"memory", "files", "frames", "foreign"},
     {"compression", "model_facts"},
     {"sources", "scratch", "manifest"},
+    {"lines"},
     {"text", "features", "blockset", "writer", "model", "alphas", "report", "kernels"},
     {"reader", "evaluate", "split", "cholesky"},
     {"prefetch"},

@@ -20,6 +20,7 @@ from problems import COMPRESS
 from llsvm import text
 from llsvm.core import DataError, LlsvmError
 from llsvm.features import FeatureMap
+from llsvm.lines import SLACK
 from llsvm.sources import Digest, open_sources
 from llsvm.text import Labels, scan_blocks, scan_pieces
 
@@ -202,7 +203,7 @@ def assert_source_agrees(source, data, dtype, zero_based, threads, piece) -> boo
     found = []
     with pytest.MonkeyPatch.context() as patch:
         if piece:
-            patch.setattr(text, "piece_size", lambda memory, threads: text.SLACK + piece)
+            patch.setattr(text, "piece_size", lambda memory, threads: SLACK + piece)
         pieces = scan_pieces([source], threads, zero_based=zero_based, dtype=dtype)
         try:
             for scan in pieces:
@@ -550,7 +551,7 @@ def test_as_many_labels_as_codes_are_accepted_and_one_more_is_refused():
 
 
 def test_too_many_labels_are_refused_across_pieces(monkeypatch):
-    monkeypatch.setattr(text, "piece_size", lambda memory, threads: text.SLACK + 8)
+    monkeypatch.setattr(text, "piece_size", lambda memory, threads: SLACK + 8)
     lines = b"".join(b"%d 1:1\n" % (k % 40) for k in range(100))
     monkeypatch.setattr(text, "LABEL_LIMIT", 40)
     assert len(labels_of(lines)[0]) == 40

@@ -10,6 +10,7 @@ from random import Random
 from llsvm import text as scanner
 from llsvm.core import DataError
 from llsvm.features import FeatureMap
+from llsvm.lines import SLACK
 from llsvm.sources import open_sources
 from torture import lines, reference
 from torture.part import Finding, Part
@@ -42,7 +43,7 @@ class Stream(io.BytesIO):
 def pieces_of(size: int):
     """Text is scanned in pieces of about so many bytes."""
     before = scanner.piece_size
-    scanner.piece_size = lambda memory, threads: scanner.SLACK + size
+    scanner.piece_size = lambda memory, threads: SLACK + size
     try:
         yield
     finally:
