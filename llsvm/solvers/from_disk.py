@@ -253,7 +253,7 @@ class FromDisk(Streaming):
         for arena, _ in self._reading.one_pass(self.deadline.check, n_rows):
             self._active.rows.append(arena.rows, np.ones((arena.n_rows, 1), np.int32), owners=nothing)
         for group in self._active.rows.groups():
-            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),
+            self._share_out(self._learners, lambda learner, desk: learner.learn(group.table, self.deadline.check),  # noqa: B023
                             self._tables(len(group.table), len(group.table)))  # fmt: skip
         self._active = self._new_active()
 
@@ -379,11 +379,11 @@ class FromDisk(Streaming):
         are too many parts."""
         if len(self._learners) == 1:
             return [], learners
-        parts, left, together = [], [], []
+        parts, left, together, room = [], [], [], self._active.rows.memory
         for learner in learners:
-            if self._active.bytes_of([learner.number]) > self._active.rows.memory:
+            if self._active.bytes_of([learner.number]) > room:
                 left.append(learner)
-            elif together and self._active.bytes_of([one.number for one in [*together, learner]]) > self._active.rows.memory:
+            elif together and self._active.bytes_of([one.number for one in [*together, learner]]) > room:
                 parts.append(together)
                 together = [learner]
             else:
