@@ -115,7 +115,7 @@ class _Run:
                     self._add_pivots(min(before + FIRST_RANK, most), dual=True)
             if self._factor.rank == before and (left_out > tolerance or own <= (1 - OF_RANK) * tolerance):
                 raise self._refusal(outcome)
-            outcome = self._solve((1 - OF_RANK) * tolerance)
+            outcome = _nearer(self._solve((1 - OF_RANK) * tolerance), outcome)
             ranks.append(self._factor.rank)
         outcome.ranks = ranks
         return outcome
@@ -264,6 +264,15 @@ def summary(outcome: KernelOutcome) -> str:
     if outcome.of_rank:
         known += f"relative duality gap of the mapped rows = {outcome.of_rank.relative_gap:.3e}\n"
     return known
+
+
+def _nearer(last: KernelOutcome, before: KernelOutcome) -> KernelOutcome:
+    """The last solution, unless training ended early and the one before is nearer to the optimum."""
+    if last.reason == "converged" or (last.certificate and last.stats.gap <= before.stats.gap):
+        return last
+    known = before.certificate
+    return replace(before, reason=last.reason, stats=replace(last.stats, certified=True, primal=known.primal,
+                                                             dual=known.dual, gap=known.relative_gap))
 
 
 def _alphas_of(solver, n_rows: int) -> np.ndarray | None:

@@ -329,3 +329,14 @@ def test_the_memory_that_is_promised_is_kept_with_mapped_rows_on_disk(tmp_path, 
     assert finished.returncode == 0, finished.stderr
     assert "mapped rows on disk" in finished.stderr and "(certified)" in finished.stdout
     assert float(re.search(r"peak memory = ([\d.]+) MB", finished.stdout)[1]) < 8 + 64
+
+
+def test_training_that_ends_early_leaves_the_better_of_two_solutions(data):
+    told, config = [], train.Config(kernel=2, gamma=2.0, C=10.0, tolerance=1e-4)
+    with kernel_machine.open_data([str(data / "train.txt")], config) as rows:
+        outcome = kernel_machine.fit(rows, config, stopped=lambda: len(told) >= 3, tell=told.append)
+        model = kernel_machine.make_model(outcome, rows, config)
+    gaps = [float(re.search(r"machine (.*)", text)[1]) for text in told if "exact" in text]
+    assert outcome.reason == "interrupted" and len(gaps) == 2
+    assert outcome.certificate.relative_gap == outcome.stats.gap == pytest.approx(min(gaps), rel=1e-2)
+    assert len(model.vectors) == outcome.factor.rank
