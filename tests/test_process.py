@@ -354,5 +354,6 @@ def test_a_signal_at_any_line_leaves_a_whole_output_or_none(interrupts_are_not_i
         assert left in ({}, whole) or (came_late and left.keys() == whole.keys())
         assert not temporary
         assert "Traceback" not in messages and "Exception ignored" not in messages
-        assert ("interrupted" in messages) == (number == signal.SIGINT)
+        # What ended by itself before the answer was written is no longer interrupted.
+        assert ("interrupted" in messages) == (number == signal.SIGINT) or (code == 0 and came_late)
     assert {} in [left for *_, left, _, _ in ends]
