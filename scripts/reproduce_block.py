@@ -86,14 +86,14 @@ def follow_in_order(*arguments):
     """As trials.follow, but the blocks come in the same order in every pass."""
     import numpy as np
 
-    from llsvm.solvers import streaming
+    from llsvm.solvers.blocks import BlockByBlock
 
-    def plan(solver):
+    def groups(plan):
         while True:
-            for block in np.unique(solver.blocks.chunk_block):
-                yield solver.blocks.block_chunks(block).tolist()
+            for block in np.unique(plan.blocks.chunk_block):
+                yield plan.blocks.block_chunks(block).tolist()
 
-    replaced = trials.Replaced(streaming.Blocks, "_plan", plan)
+    replaced = trials.Replaced(BlockByBlock, "groups", groups)
     return replaced.check(trials.follow(*arguments))
 
 

@@ -41,12 +41,14 @@ LEVELS = [
     {"cli"},
 ]
 SOLVER_LEVELS = [
-    {"together", "newton", "lists", "interior", "machines", "growing_bias"},
+    {"together", "newton", "sample", "lists", "interior", "machines", "growing_bias"},
     {"copies", "parts", "marks"},
     {"team"},
     {"dual_cd"},
     {"one_vs_rest", "learners", "layout"},
     {"streaming"},
+    {"between_passes", "blocks"},
+    {"collected"},
     {"from_disk", "resident", "shrink", "primal", "ball", "multiclass"},
     {"solvers"},
 ]

@@ -12,7 +12,7 @@ from training import in_memory
 from llsvm import _dual_cd, train
 from llsvm.core import Certificate
 from llsvm.problem import Best, Problem
-from llsvm.solvers import dual_cd
+from llsvm.solvers import sample
 from llsvm.solvers.dual_cd import Extrapolation, State, StepLimit
 
 SOLVERS = pytest.mark.parametrize("solver", ["dual", "dual-l2"])
@@ -220,15 +220,15 @@ def tall():
 @pytest.fixture
 def small_is_tall(monkeypatch):
     """Rows by features do not count, and samples are small."""
-    monkeypatch.setattr(dual_cd, "TALL", 0)
-    monkeypatch.setattr(dual_cd, "SMALLEST_SAMPLE", 4)
+    monkeypatch.setattr(sample, "TALL", 0)
+    monkeypatch.setattr(sample, "SMALLEST", 4)
 
 
 @pytest.fixture
 def samples(monkeypatch):
     """For every problem whose sample was solved: whether its w was adopted."""
-    held, holds = [], dual_cd.DualCD._holds
-    monkeypatch.setattr(dual_cd.DualCD, "_holds", lambda *given: held.append(holds(*given)) or held[-1])
+    held, holds = [], sample.Sample.holds
+    monkeypatch.setattr(sample.Sample, "holds", lambda *given: held.append(holds(*given)) or held[-1])
     return held
 
 
@@ -237,8 +237,7 @@ def samples(monkeypatch):
 def test_data_are_tall_by_their_rows_and_features(n_rows, n_features, expected):
     for squared in (False, True):
         problem = Problem(0, 2, (0.5, 1.0), squared, 0.0, 1e-3)
-        solver = dual_cd.DualCD(problem, train.Config(), n_features + 1, np.zeros(1))
-        assert solver.is_tall(n_rows) == (expected and not squared)
+        assert sample.is_tall(problem, n_rows, n_features + 1) == (expected and not squared)
 
 
 @SOLVERS

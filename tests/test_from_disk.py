@@ -12,7 +12,8 @@ from llsvm.active import NOBODY
 from llsvm.blockset import BlockSet
 from llsvm.reader import ROW, Arena
 from llsvm.shared import SharedRows, Slots
-from llsvm.solvers import from_disk
+from llsvm.solvers import collected
+from llsvm.solvers.between_passes import Sweeps
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +41,20 @@ WAYS = {"together": (2, 12), "some after the others": (0.2, 12), "rounds": (0.12
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_dual_variables_of_every_problem_are_those_of_its_w(blocks, monkeypatch, solver, way, threads):
     share, most_parts = WAYS[way]
-    monkeypatch.setattr(from_disk, "MOST_PARTS", most_parts)
+    monkeypatch.setattr(collected, "MOST_PARTS", most_parts)
     opened, ways = BlockSet(blocks), set()
     config = train.Config(solver=solver, bias=1.0, tolerance=1e-6, threads=threads,
                           memory=80_000 + int(share * 8 * opened.n_nonzeros))  # fmt: skip
     trained = train.start(opened, config)
-    for name in ("sweep_to_the_end", "sweep_a_little"):
-        record_calls(monkeypatch, from_disk.Learner, name, ways)
+    for name in ("to_the_end", "a_little"):
+        record_calls(monkeypatch, Sweeps, name, ways)
     record_calls(monkeypatch, SharedRows, "of", ways)
     assert not any(stats.finished for stats in itertools.islice(trained.passes(), 3))
-    expected = {"together": {"sweep_to_the_end"}, "some after the others": {"of", "sweep_to_the_end"}}
-    assert expected.get(way, {"sweep_a_little"}) <= ways
+    expected = {"together": {"to_the_end"}, "some after the others": {"of", "to_the_end"}}
+    assert expected.get(way, {"a_little"}) <= ways
     X, codes = matrix(BlockSet(blocks))
     for number, state in enumerate(trained.states):
-        y, bound, d = trained._learners[number].problem.codes[codes].T
+        y, bound, d = trained._learners[number].cd.problem.codes[codes].T
         alphas = state.alphas.read(number * len(X), len(X)).astype(float)
         assert (alphas >= 0).all() and (alphas <= bound).all() and len(np.unique(alphas)) > 2
         w = alphas * y @ X

@@ -86,8 +86,8 @@ def test_training_starts_from_any_alphas(rows, solver, n_classes):
 def test_training_that_starts_from_its_own_end_has_little_to_do(rows):
     first, size = new_solver(rows, 4, solver="dual"), rows(4)[0].shape[1] + 1
     n_passes = len(list(itertools.islice(first.passes(), 60)))
-    states = [State.of(learner.problem, learner._table, learner.state.duals["alpha"], size, learner._kind)
-              for learner in first._learners]  # fmt: skip
+    states = [State.of(cd.problem, first._data.table, cd.state.duals["alpha"], size, cd.kind)
+              for cd in (learner.cd for learner in first._learners)]  # fmt: skip
     second = new_solver(rows, 4, states, solver="dual")
     assert n_passes > 3 and next(second.passes()).gap < 1e-3
     for each in (first, second):

@@ -22,7 +22,7 @@ from llsvm.core import TooLarge, UsageError
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, from_disk, streaming
+from llsvm.solvers import SOLVERS, collected, streaming
 
 TOLERANCE = 1e-3
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
@@ -207,20 +207,20 @@ def test_one_thread_and_two_come_to_the_same_optimum(many_rows, fit):
 @pytest.fixture
 def slow_disk(monkeypatch):
     """A disk that is waited for, and is known from the first group on; counts the sweeps made meanwhile."""
-    decode, use_wait, used = Decoder.decode, from_disk.FromDisk._use_wait, []
+    decode, use_wait, used = Decoder.decode, collected.Collected.use_wait, []
 
     def decode_slowly(self, chunk):
         time.sleep(0.002)
         return decode(self, chunk)
 
-    def use(self):
-        used.append(use_wait(self))
+    def use(self, *arguments):
+        used.append(use_wait(self, *arguments))
         return used[-1]
 
-    monkeypatch.setattr(from_disk, "SLOW_SECONDS", -1)
-    monkeypatch.setattr(from_disk, "SLOW_SHARE", -1)
+    monkeypatch.setattr(collected, "SLOW_SECONDS", -1)
+    monkeypatch.setattr(collected, "SLOW_SHARE", -1)
     monkeypatch.setattr(Decoder, "decode", decode_slowly)
-    monkeypatch.setattr(from_disk.FromDisk, "_use_wait", use)
+    monkeypatch.setattr(collected.Collected, "use_wait", use)
     return lambda: sum(used)
 
 
@@ -286,11 +286,11 @@ def test_the_dual_variables_that_are_kept_are_those_of_w(texts, request, counts,
         block = blocks.load_chunk(chunk)
         X = scipy.sparse.csr_matrix((block.values, block.features, block.indptr), (block.n_rows, blocks.n_features))
         rows[start : start + block.n_rows, :-1] = X.toarray()
-        y.extend(learner.problem.codes[block.codes, 0])
+        y.extend(learner.cd.problem.codes[block.codes, 0])
     rows[:, -1] = 1
-    alphas = learner.state.alphas.read(0, blocks.n_rows).astype(float)
+    alphas = learner.cd.state.alphas.read(0, blocks.n_rows).astype(float)
     expected = alphas * y @ rows
-    np.testing.assert_allclose(learner.state.w, expected, atol=1e-9)
+    np.testing.assert_allclose(learner.cd.state.w, expected, atol=1e-9)
     assert alphas.sum() - 0.5 * expected @ expected == pytest.approx(solver.dual, rel=1e-9)
     solver.close()
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from llsvm.core import Certificate, Deadline, PassStats, UsageError
-from llsvm.solvers import ball, from_disk, interior, multiclass, primal, resident, shrink, streaming
+from llsvm.solvers import ball, blocks, from_disk, interior, multiclass, primal, resident, shrink
 
 
 class Solver(Protocol):
@@ -88,7 +88,7 @@ SOLVERS = {
         Method("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
                many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
         Method("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
-               "L2R_L1LOSS_SVC_DUAL", False, None, streaming.Blocks),
+               "L2R_L1LOSS_SVC_DUAL", False, None, blocks.Blocks),
         Method("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
                "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, from_disk.FromDisk,
                one_pass=shrink.HarshShrinking, measure="change of the dual"),

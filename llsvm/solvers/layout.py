@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from llsvm.memory import BUFFERS, format_size, too_small, working
@@ -21,12 +23,13 @@ NO_BLOCKS = SMALLER_CHUNKS + ", or -s dual, which needs no whole block in memory
 class Layout:
     """Divides the working memory; see docs/out-of-core.md. Groups are of chunks, or of whole blocks.
 
-    n_arenas groups of group_bytes and group_rows, a thread less that fills them; spare_bytes for active rows.
+    n_arenas groups of group_bytes and group_rows, a thread less that fills them; spare_bytes for active rows. rounds:
+    whether alphas are kept in float32 between visits.
     """
 
-    def __init__(self, blocks, config, n_problems: int, rounded: bool, whole_blocks: bool = False):
-        self._blocks, self._whole, self._n_problems = blocks, whole_blocks, n_problems
-        several = n_problems > 1
+    def __init__(self, blocks, config, problems: list, whole_blocks: bool = False):
+        self._blocks, self._whole, self._n_problems = blocks, whole_blocks, len(problems)
+        self.rounds, several = all(problem.may_round for problem in problems), len(problems) > 1
         most_arenas = 3 if config.threads > 1 and not whole_blocks and not several else 2
         sizes = rows_bytes(blocks.chunk_rows, blocks.chunk_nonzeros, blocks.dtype.itemsize)
         smallest, most_rows = self._largest(sizes), int(self._largest(blocks.chunk_rows))
@@ -41,8 +44,8 @@ class Layout:
         least = max(2 * smallest + beside, writing_model)
         if rest < least:
             self._refuse(config, fixed + least)
-        self.n_arenas, self.alpha_type = n_arenas, np.dtype(np.float32 if rounded else np.float64)
-        alpha_bytes = self.alpha_type.itemsize * blocks.n_rows * n_problems
+        self.n_arenas, self.alpha_type = n_arenas, np.dtype(np.float32 if self.rounds else np.float64)
+        alpha_bytes = self.alpha_type.itemsize * blocks.n_rows * len(problems)
         self.alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest + beside
         rest -= alpha_bytes if self.alphas_fit else 0
         share = int(GROUP_SHARE * rest)
@@ -90,6 +93,7 @@ class Reading:
 
     def __init__(self, blocks, layout: Layout, plan):
         self._blocks, self._layout, self.rows_left = blocks, layout, 0
+        self._starts = [0, *np.cumsum(blocks.chunk_rows).tolist()]
         rows = [np.empty(layout.group_rows, ROW) for _ in range(layout.n_arenas)]
         self._arenas = [Arena(layout.group_bytes, table, blocks.dtype) for table in rows]
         self._reader = Prefetcher(blocks, self._arenas, plan, layout.n_readers)
@@ -101,7 +105,7 @@ class Reading:
     seen = property(lambda self: 1 - self.rows_left / self._blocks.n_rows)
 
     def one_pass(self, check, n_rows: int = 0, use_wait=lambda: False):
-        """Yields (arena, chunks) until so many rows, or all, have come by. use_wait: does some work while the next rows
+        """Yields (arena, runs) until so many rows, or all, have come by. use_wait: does some work while the next rows
         are not there; False if there is none."""
         self.rows_left = n_rows or self._blocks.n_rows
         while self.rows_left:
@@ -109,9 +113,14 @@ class Reading:
                 pass
             arena, group = self._reader.next()
             self.rows_left -= arena.n_rows
-            yield arena, group
+            yield arena, self._runs(group)
             self._reader.release(arena)
             check()
+
+    def _runs(self, group) -> list[tuple[int, int, int]]:
+        """Of the chunks of a group: (where its rows begin in the group, and end, and begin in the set)."""
+        ends = np.cumsum([0, *(self._starts[chunk + 1] - self._starts[chunk] for chunk in group)]).tolist()
+        return [(*span, self._starts[chunk]) for span, chunk in zip(pairwise(ends), group, strict=True)]
 
     def begin_again(self) -> None:
         """Reads from the first row on, if this is in the middle of a pass."""

@@ -105,6 +105,19 @@ class Newton:
         return first + sums.sum(0)
 
 
+def descent(cd, parts, w, run, deadline):
+    """On the rows of a DualCD, all that it has: yields the loss at w and after each step, when the rows are to be given
+    the alphas that belong to it."""
+    def look(w):
+        return cd.survey(parts, w, run, deadline)[0]
+
+    rows = Newton(parts, cd.steps, cd.kind, look, run, deadline.check)
+    loss, steps = look(w), 0
+    while loss is not None and steps <= MOST_STEPS:
+        yield loss
+        loss, steps = rows.step(w, loss, w - cd.state.w), steps + 1
+
+
 class ByPasses:
     """Newton's method on rows that come by group by group, a step a pass: H stands in memory.
 
