@@ -14,11 +14,9 @@ PLACES = {"in memory": 1 << 30, "on disk": 270_000, "read once": 1 << 30}  # and
 CASES = [
     *((solver, place, before, {"threads": threads}) for solver in ("dual", "dual-l2")
       for place in ("in memory", "on disk") for before in (1, 4) for threads in (1, 3)),
-    *(("block", "on disk", before, {}) for before in (1, 3)),
+    *(("block", "on disk", before, {"threads": threads}) for before in (1, 3, 6) for threads in (1, 2)),
     *((solver, place, before, {}) for solver in ("cs", "ww") for place in ("in memory", "on disk")
       for before in (1, 3, 6)),
-    *((solver, "on disk", before, {"threads": threads}) for solver in ("dual", "dual-l2", "block")
-      for before in (1, 3, 6) for threads in (1, 2)),
     *(("pegasos", place, before, options) for place in ("in memory", "on disk") for before in (1, 3, 6)
       for options in ({}, {"batch": 40, "average": False}, {"init": "random"})),
     ("pegasos", "on disk", 3, {"batch": 0}),
