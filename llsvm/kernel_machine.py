@@ -93,7 +93,8 @@ class _Run:
         self._alphas = None
 
     def fit(self) -> KernelOutcome:
-        auto, wanted, most = self._config.rank == 0, self._config.rank or FIRST_RANK, self._most_rank()
+        auto, most = self._config.rank == 0, self._most_rank()
+        wanted = min(self._config.rank or FIRST_RANK, self._known.n_rows)
         if not auto and wanted > most:
             raise memory.too_small(self._config.memory, f"{wanted} pivots do not fit",
                                    2 * SQUARE_BYTES * wanted**2 + self._beside)

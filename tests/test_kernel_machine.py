@@ -101,6 +101,11 @@ def test_a_low_rank_has_a_wide_gap_to_the_exact_machine_and_says_so(data):
     assert outcome.factor.rank == 8 and outcome.of_rank.relative_gap <= 1e-3 < 0.05 < outcome.certificate.relative_gap
 
 
+def test_more_pivots_than_rows_are_all_the_rows(data):
+    few, many = (fit(data / "train.txt", rank=rank)[0] for rank in (600, 700))
+    assert many.ranks == few.ranks and many.certificate == few.certificate
+
+
 def test_dual_pivots_leave_less_of_the_gap_than_random_ones(data):
     gaps = {pivots: fit(data / "train.txt", rank=60, gamma=2.0, pivots=pivots)[0].certificate.relative_gap
             for pivots in ("random", "dual")}  # fmt: skip
