@@ -39,7 +39,7 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
     if len(paths) == 1 and paths[0] == "-":
         raw = Raw("-")
         paths = _set_named_on(raw) or paths
-        sources = None if paths != ["-"] else with_room([Source("-", raw=raw)], memory.working(config.memory))
+        sources = None if paths != ["-"] else with_room([Source("-", raw=raw)], config.budget.left)
     if sources is None and any(Path(path).is_dir() for path in paths):
         if len(paths) > 1:
             folder = next(path for path in paths if Path(path).is_dir())
@@ -47,13 +47,13 @@ def open_data(paths: list[str], config: Config, progress: Callable = lambda *_: 
         refuse_text_options(config, paths[0])
         yield _open_set(BlockSet(paths[0]), solver, config)
         return
-    sources = sources or open_sources(paths, memory.working(config.memory))
+    sources = sources or open_sources(paths, config.budget.left)
     if reads_once(config):
         if config.balanced:
             raise UsageError("-w balanced needs the counts of all labels, and text is read once",
                              "make a block set first: llsvm-split, then llsvm-train")
-        yield TextStream(sources, paths, config.threads, config.zero_based, config.precision,
-                         memory.working(config.memory), config.many_labels)
+        yield TextStream(sources, paths, config.threads, config.zero_based, config.precision, config.budget.left,
+                         config.many_labels)
         return
     files = None
     try:
@@ -114,7 +114,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     if not config.many_labels and too_many_labels(blocks.n_rows, blocks.n_labels):
         raise foreign.too_many_labels(str(blocks.path), blocks.n_rows, blocks.description.labels)
     if reads_once(config) and not solver.many_passes:
-        return SetStream(blocks, memory.working(config.memory), config.seed)
+        return SetStream(blocks, config.budget.left, config.seed)
     if config.folds:
         check_folds(blocks.description, config.folds)
         blocks.n_folds = config.folds
@@ -125,7 +125,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     beside = memory.vector_bytes(blocks.n_features, *vectors) + blocks.n_rows * row_bytes
     needed = size + max(decoding, beside)  # one after the other
     resident_if_it_fits = may_be_resident(solver, config)
-    fits = resident_if_it_fits and needed <= memory.for_resident(config.memory)
+    fits = resident_if_it_fits and needed <= config.budget.of_resident.left
     data = reader.load(blocks, config.threads) if fits else blocks
     if resident_if_it_fits and not fits:
         blocks.in_memory_from = memory.enough(needed, memory.RESIDENT_FLOOR)
@@ -149,8 +149,8 @@ def as_stream(data, config: Config):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
     *vectors, _ = footprint(config.method, config, len(data.description.labels))
-    room = memory.working(config.memory) - memory.vector_bytes(data.n_features, *vectors)
-    return SetStream(data, max(0, room), config.seed)
+    budget = config.budget.without(memory.vector_bytes(data.n_features, *vectors))
+    return SetStream(data, max(0, budget.left), config.seed)
 
 
 def footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
@@ -162,14 +162,14 @@ def footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int
 def _read_text(sources: list[Source], solver, config: Config, progress):
     """Text in memory, or, from the row on that no longer fits, in a temporary block set. Returns (data, its files)."""
     reserved = reserved_bytes(sources)
-    working = memory.working(config.memory) - reserved
-    labels, features = Labels(config.many_labels), FeatureMap(working, reserved)
-    room = memory.for_resident(config.memory) - reserved if may_be_resident(solver, config) else 0
+    budget = config.budget.without(reserved)
+    labels, features = Labels(config.many_labels), FeatureMap(budget.left, reserved)
+    room = budget.of_resident.left if may_be_resident(solver, config) else 0
     gatherer = reader.Gatherer(config.precision, room)
     total = sum(source.size or 0 for source in sources) or None
     blocks = scan_blocks(
         sources, labels, features, config.threads, zero_based=config.zero_based, dtype=np.dtype(config.precision),
-        memory=working,
+        memory=budget.left,
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
@@ -199,7 +199,7 @@ def _check_weights(labels: Labels, features: FeatureMap, solver, config: Config,
     """Refuses a budget in which weights for these do not fit."""
     columns, *vectors, _ = footprint(solver, config, len(labels.names))
     try:
-        memory.check_vectors(features.n_features, columns, config.memory, *vectors, known, ids)
+        config.budget.take_weights(features.n_features, columns, *vectors, known, ids)
     except UsageError as error:
         many = too_many_labels(labels.n_rows, len(labels.names))
         rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many
@@ -209,19 +209,19 @@ def _check_weights(labels: Labels, features: FeatureMap, solver, config: Config,
 def _refusal_of_all(refusal: UsageError, paths: list[str], solver, config: Config) -> UsageError:
     """Of a budget that was refused by what was known so far: reads all of the files, if that does not take long, for
     their labels and ids, so that it names one that will do."""
-    working = memory.working(config.memory)
+    budget = config.budget
     with suppress(LlsvmError):
-        sources = open_sources(paths, working, hashed=False)
+        sources = open_sources(paths, budget.left, hashed=False)
         if sum(np.inf if source.size is None else source.size for source in sources) > READ_ON:
             return refusal
         reserved = reserved_bytes(sources)
         labels, features = Labels(config.many_labels), FeatureMap(2 * memory.BUFFERS, reserved)  # of the floor
         for _ in scan_blocks(sources, labels, features, config.threads, zero_based=config.zero_based,
-                             dtype=np.dtype(config.precision), memory=working - reserved):
+                             dtype=np.dtype(config.precision), memory=budget.without(reserved).left):
             pass
         try:
             _check_weights(labels, features, solver, config, known=True, ids=features.enough)
-            features.check(working)
+            features.check(budget.left)
         except UsageError as error:
             return error
     return refusal
@@ -230,8 +230,8 @@ def _refusal_of_all(refusal: UsageError, paths: list[str], solver, config: Confi
 def _split_rest(gatherer, block, blocks, labels, features, sources, config) -> Nameless:
     files = Nameless()
     try:
-        working = memory.working(config.memory) - reserved_bytes(sources)
-        with Writer(None, TEMPORARY_BLOCKS, config.seed, config.precision, config.threads, working,
+        room = config.budget.without(reserved_bytes(sources)).left
+        with Writer(None, TEMPORARY_BLOCKS, config.seed, config.precision, config.threads, room,
                     folder=files) as writer:
             if gatherer.n_rows:
                 held = block.copy()

@@ -96,8 +96,8 @@ class _Run:
         auto, most = self._config.rank == 0, self._most_rank()
         wanted = min(self._config.rank or FIRST_RANK, self._known.n_rows)
         if not auto and wanted > most:
-            raise memory.too_small(self._config.memory, f"{wanted} pivots do not fit",
-                                   2 * SQUARE_BYTES * wanted**2 + self._beside)
+            budget = self._config.budget.without(self._beside)
+            budget.take(2 * SQUARE_BYTES * wanted**2, f"{wanted} pivots do not fit")
         if self._config.coarse:
             self._add_pivots(min(self._config.coarse, most))
             self._solve(LOOSE, max_passes=COARSE_PASSES)
@@ -128,7 +128,7 @@ class _Run:
 
     def _most_rank(self) -> int:
         """As many pivots as --memory has room for, or as there are rows."""
-        room = memory.working(self._config.memory) - self._beside
+        room = self._config.budget.without(self._beside).left
         most = max(16, int(np.sqrt(room / 2 / SQUARE_BYTES)))
         return min(self._known.n_rows, most, MOST_RANK if self._config.rank == 0 else most)
 
@@ -163,7 +163,7 @@ class _Run:
 
     def _most_points(self, rank: int) -> int:
         """Rows among which so many pivots are looked for."""
-        room = memory.working(self._config.memory) - self._beside
+        room = self._config.budget.without(self._beside).left
         return max(2 * rank, min(max(SAMPLE * rank, LEAST_SAMPLE), room // (4 * 8 * rank)))
 
     def _heaviest(self) -> tuple[np.ndarray, np.ndarray]:
@@ -184,10 +184,10 @@ class _Run:
         columns, *vectors, row_bytes = readers.footprint(solver, config, len(self._known.labels))
         beside = memory.vector_bytes(rank, columns, *vectors) + n_rows * row_bytes + self._beside + self._factor.n_bytes
         size = np.dtype(self._dtype).itemsize
-        if lowrank.fits(n_rows, rank, size, beside, config.memory):
+        if lowrank.fits(n_rows, rank, size, config.budget.without(beside)):
             yield lowrank.in_memory(self._parts, self._factor, self._dtype, config.threads, self._progress)
             return
-        left = memory.working(config.memory) - self._beside - self._factor.n_bytes
+        left = config.budget.without(self._beside + self._factor.n_bytes).left
         with lowrank.on_disk(self._parts, self._factor, self._dtype, config.threads, left, self._progress) as blocks:
             yield blocks
 

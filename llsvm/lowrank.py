@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from llsvm import memory, reader
+from llsvm import reader
 from llsvm.blockset import BlockSet
 from llsvm.cholesky import Factor
 from llsvm.core import Block
 from llsvm.kernels import Rows
+from llsvm.memory import Budget
 from llsvm.pool import in_order
 from llsvm.reader import RECORD, Resident
 from llsvm.scratch import Nameless
@@ -142,6 +143,6 @@ def writing_bytes(budget: int) -> int:
     return open_bytes(budget) + 4 * PART_BYTES
 
 
-def fits(n_rows: int, rank: int, value_size: int, beside: int, budget: int) -> bool:
-    """Whether mapped rows can be held, beside what else is in memory while they are trained on."""
-    return bytes_in_memory(n_rows, rank, value_size) + beside <= memory.for_resident(budget)
+def fits(n_rows: int, rank: int, value_size: int, budget: Budget) -> bool:
+    """Whether mapped rows can be held in what is left while they are trained on."""
+    return bytes_in_memory(n_rows, rank, value_size) <= budget.of_resident.left

@@ -124,28 +124,9 @@ def files_at_a_time(most: int) -> int:
     return most if soft == resource.RLIM_INFINITY else max(1, min(most, soft // 2 - OTHER_FILES))
 
 
-def working(memory: int) -> int:
-    """Bytes left for arrays under --memory.
-
-    From twice the floor upwards the whole process stays below `memory`; a smaller budget is for the arrays alone (the
-    process then stays below it plus the floor), because no interpreter could fit.
-    """
-    return max(min(memory, FLOOR), memory - FLOOR)
-
-
-def for_resident(memory: int) -> int:
-    """Bytes left for resident rows and all arrays beside them."""
-    return max(min(memory, FLOOR), memory - RESIDENT_FLOOR)
-
-
 def enough(n_bytes: int, floor: int = FLOOR) -> str:
-    """The smallest --memory, in whole megabytes, whose working memory is n_bytes."""
+    """The smallest --memory, in whole megabytes, whose budget is n_bytes."""
     return f"{-(-(n_bytes if n_bytes <= FLOOR else n_bytes + floor) // MB)}M"
-
-
-def promised(memory: int) -> int:
-    """The resident size that the process promises to stay below."""
-    return working(memory) + FLOOR
 
 
 def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2, beside: int = 0) -> int:
@@ -162,30 +143,64 @@ def too_small(memory: int, what: str, would_do: int, known: bool = True, or_else
                       (f"{enough_of_it} would do" if known else f"at least {enough_of_it} is needed") + or_else)
 
 
-def check_vectors(n_features: int, columns: int, memory: int, vectors: int = 2, beside: int = 0,
-                  known: bool = True, ids: int = 0) -> None:
-    """Refuses a budget in which the weights do not fit: of all features and classes, or, if these are not known, of
-    those so far. ids: bytes without which these could not be read."""
-    needed = vector_bytes(n_features, columns, vectors, beside)
-    if needed > working(memory):
+class Budget:
+    """The bytes for arrays under --memory, as a value: `left` is what nobody has taken, and what does not fit into it
+    is refused here.
+
+    From twice the floor upwards the whole process stays below `memory`; a smaller budget is for the arrays alone (the
+    process then stays below it plus the floor), because no interpreter could fit.
+    """
+
+    def __init__(self, memory: int, taken: int = 0, floor: int = FLOOR):
+        self.memory, self.taken, self._floor = memory, taken, floor
+
+    @property
+    def left(self) -> int:
+        return max(min(self.memory, FLOOR), self.memory - self._floor) - self.taken
+
+    @property
+    def of_resident(self) -> Budget:
+        """For resident rows and all arrays beside them."""
+        return Budget(self.memory, self.taken, RESIDENT_FLOOR)
+
+    def without(self, n_bytes: int) -> Budget:
+        """With so many bytes taken, whether they are there or not."""
+        return Budget(self.memory, self.taken + n_bytes, self._floor)
+
+    def take(self, n_bytes: int, what: str, *, would_do: int = 0, known: bool = True, or_else: str = "") -> Budget:
+        """With so many bytes taken; refuses if they are not there. what: a clause that says what takes them; would_do:
+        bytes with which it will fit, if these are more; known: whether this is all that it takes."""
+        if n_bytes > self.left:
+            raise too_small(self.memory, what, self.taken + max(n_bytes, would_do), known, or_else)
+        return self.without(n_bytes)
+
+    def take_weights(self, n_features: int, columns: int, vectors: int = 2, beside: int = 0, known: bool = True,
+                     ids: int = 0) -> Budget:
+        """With the weights taken (vector_bytes) of all features and classes, or, if these are not known, of those so
+        far. ids: bytes without which these could not be read."""
+        needed = vector_bytes(n_features, columns, vectors, beside)
         what = f"the weights of {n_features} features" + f" for {columns} classes" * (columns > 1)
         if columns > 1 and 2 * beside * columns > needed:
             what = f"the problems of {columns} classes with {n_features} features each"
         what += f"{'' if known else ', so far,'} alone take {format_size(needed)}"
-        raise too_small(memory, what, max(2 * needed, ids), known)
+        return self.take(needed, what, would_do=max(2 * needed, ids), known=known)
+
+    def take_most(self, n_bytes: int, what: str, growing: Callable[[int], int] = lambda room: 0) -> Budget:
+        """With so many bytes taken by `what`; refuses if next to none are left. growing(room): of these, what depends
+        on the bytes that there are for arrays."""
+        room = self.left
+        if room - n_bytes < n_bytes // 16:
+            fixed, would_do, needed = n_bytes - growing(room), room, n_bytes
+            while would_do - needed < needed // 16:
+                would_do = needed + needed // 8
+                needed = fixed + growing(would_do)
+            raise too_small(self.memory, f"{what} take {format_size(n_bytes)}", self.taken + would_do, known=False)
+        return self.without(n_bytes)
 
 
-def room_beside(taken: int, memory: int, what: str, growing: Callable[[int], int] = lambda room: 0) -> int:
-    """Bytes left beside `what`, which takes so many; refuses a budget that leaves next to none. growing(room): of
-    these, what depends on the bytes that there are for arrays."""
-    room = working(memory)
-    if room - taken < taken // 16:
-        fixed, would_do, needed = taken - growing(room), room, taken
-        while would_do - needed < needed // 16:
-            would_do = needed + needed // 8
-            needed = fixed + growing(would_do)
-        raise too_small(memory, f"{what} take {format_size(taken)}", would_do, known=False)
-    return room - taken
+def promised(memory: int) -> int:
+    """The resident size that the process promises to stay below."""
+    return Budget(memory).left + FLOOR
 
 
 def keep_no_freed_arrays() -> None:

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from llsvm.core import UsageError, quoted
-from llsvm.memory import parse_budget, usable, usable_cores
+from llsvm.memory import Budget, parse_budget, usable, usable_cores
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,11 @@ class Config:
         from llsvm import solvers  # and NumPy with it
 
         return solvers.find(self.solver)
+
+    @property
+    def budget(self) -> Budget:
+        """All that --memory allows, of which nothing is taken."""
+        return Budget(self.memory)
 
     @property
     def measure(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llsvm.core import UsageError
 from llsvm.features import FeatureMap
-from llsvm.memory import format_size, working
+from llsvm.memory import Budget, format_size
 from llsvm.report import Console
 from llsvm.sources import open_sources, reserved_bytes
 from llsvm.text import Labels, scan_blocks, scan_bytes
@@ -22,9 +22,10 @@ def split_text(
         raise UsageError(f"-m {n_blocks}: from 1 to {MAX_BLOCKS} blocks are possible")
     console, began = console or Console(quiet=True), time.perf_counter()
     check_target(Path(output), force)
-    sources = open_sources(paths, working(memory))
+    budget = Budget(memory)
+    sources = open_sources(paths, budget.left)
     reserved = reserved_bytes(sources)
-    allowed = working(memory) - reserved
+    allowed = budget.without(reserved).left
     beside = open_bytes(allowed) + scan_bytes(allowed, threads)
     labels, features = Labels(many_labels), FeatureMap(max(allowed // 2, allowed - beside), reserved)
     with Writer(output, n_blocks, seed, precision, threads, allowed, force, reserved=reserved) as writer:

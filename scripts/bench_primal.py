@@ -88,7 +88,7 @@ def scan_text(path, threads):
     from llsvm.sources import open_sources
     from llsvm.text import Labels, scan_blocks
 
-    began, working = time.perf_counter(), memory.working(memory.usable() // 2)
+    began, working = time.perf_counter(), memory.Budget(memory.usable() // 2).left
     for _ in scan_blocks(open_sources([path]), Labels(), FeatureMap(working), threads, memory=working):
         pass
     return {"seconds": time.perf_counter() - began}

@@ -17,16 +17,14 @@ from llsvm.memory import (
     FLOOR,
     MB,
     RESIDENT_FLOOR,
+    Budget,
     enough,
-    for_resident,
     format_size,
     parse_size,
     promised,
-    room_beside,
     short_size,
     usable,
     usable_cores,
-    working,
 )
 
 GB = 1 << 30
@@ -82,8 +80,8 @@ BUDGETS = st.one_of(st.integers(1, 4 * FLOOR), st.integers(1, 2**45))
 
 @given(BUDGETS)
 def test_the_promise_is_the_budget_or_at_most_a_floor_above_a_small_one(budget):
-    assert 0 < working(budget) <= budget
-    assert promised(budget) == working(budget) + FLOOR
+    assert 0 < Budget(budget).left <= budget
+    assert promised(budget) == Budget(budget).left + FLOOR
     if budget >= 2 * FLOOR:
         assert promised(budget) == budget
     else:
@@ -93,21 +91,21 @@ def test_the_promise_is_the_budget_or_at_most_a_floor_above_a_small_one(budget):
 @given(BUDGETS, BUDGETS)
 def test_more_budget_is_never_less_memory(one, other):
     small, large = sorted((one, other))
-    assert working(small) <= working(large)
-    assert for_resident(small) <= for_resident(large)
+    assert Budget(small).left <= Budget(large).left
+    assert Budget(small).of_resident.left <= Budget(large).of_resident.left
 
 
 @given(BUDGETS)
 def test_resident_rows_have_less_beside_them(budget):
-    assert working(budget) <= for_resident(budget) <= promised(budget) - RESIDENT_FLOOR
+    assert Budget(budget).left <= Budget(budget).of_resident.left <= promised(budget) - RESIDENT_FLOOR
 
 
 @given(st.integers(1, 2**40))
 def test_enough_is_the_smallest_number_of_megabytes_that_will_do(n_bytes):
     answer = enough(n_bytes)
     assert answer.endswith("M")
-    assert working(parse_size(answer)) >= n_bytes
-    assert working(parse_size(answer) - MB) < n_bytes
+    assert Budget(parse_size(answer)).left >= n_bytes
+    assert Budget(parse_size(answer) - MB).left < n_bytes
 
 
 @given(st.integers(1, 1 << 36), st.integers(1, 1 << 36), st.floats(0, 0.4))
@@ -116,10 +114,10 @@ def test_the_hint_beside_what_grows_with_the_memory_will_do(fixed, budget, share
         return fixed + int(share * room)
 
     def left(budget):
-        return room_beside(taken(working(budget)), budget, "rows", lambda room: taken(room) - fixed)
+        return Budget(budget).take_most(taken(Budget(budget).left), "rows", lambda room: taken(room) - fixed).left
 
     try:
-        assert left(budget) == working(budget) - taken(working(budget))
+        assert left(budget) == Budget(budget).left - taken(Budget(budget).left)
     except UsageError as refusal:
         assert left(parse_size(re.search(r"--memory (\S+)", refusal.hint)[1])) > 0
 

@@ -16,7 +16,7 @@ from conftest import assert_refused, measure_peak
 from llsvm import compression, sources
 from llsvm.blockset import BlockSet
 from llsvm.core import DataError, UsageError
-from llsvm.memory import parse_size, promised, working
+from llsvm.memory import Budget, parse_size, promised
 from llsvm.report import Console
 from llsvm.sources import open_sources, reserved_bytes
 from llsvm.split import split_text
@@ -66,7 +66,7 @@ def packed(tmp_path):
 def text_of(*paths, memory=None) -> bytes:
     """All that the sources give, read as they are by commands with so much --memory."""
     text, room = io.BytesIO(), memoryview(bytearray(1 << 16))
-    for source in open_sources(paths, memory and working(memory)):
+    for source in open_sources(paths, memory and Budget(memory).left):
         while count := source.readinto(room):
             text.write(room[:count])
         source.check_unchanged(at_end=True)
@@ -89,7 +89,7 @@ def test_a_window_that_does_not_fit_is_refused_with_what_would_do(packed, make, 
     assert refusal.value.message == f"{path} needs a window of {shown} to be decompressed"
     enough = parse_size(re.match(r"--memory (\d+M) would do, or recompress it", refusal.value.hint)[1])
     assert text_of(path, memory=enough) == ROWS
-    [source] = open_sources([path], working(enough))
+    [source] = open_sources([path], Budget(enough).left)
     assert size <= reserved_bytes([source]) + 8 * MB < size + MB
     with pytest.raises(UsageError):
         text_of(path, memory=enough - 2 * MB)
@@ -120,7 +120,7 @@ def test_the_window_of_a_later_frame_counts(packed, make):
 @EVERY_KIND
 def test_the_largest_window_of_several_files_is_set_aside(packed, make):
     paths = [packed(ROWS, "a"), packed(make(ROWS, MB), "b"), packed(make(ROWS, 64 * MB), "c"), packed(ROWS, "d")]
-    assert reserved_bytes(open_sources(paths, working(300 * MB))) == 56 * MB
+    assert reserved_bytes(open_sources(paths, Budget(300 * MB).left)) == 56 * MB
     assert text_of(*paths, memory=300 * MB) == 4 * ROWS
 
 

@@ -17,7 +17,6 @@ import time
 
 import numpy as np
 
-from llsvm import memory
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, UsageError, look_at_end
 from llsvm.pool import Pool
 from llsvm.problem import Best, total_of
@@ -262,8 +261,7 @@ class InteriorPoint:
                              f"-s dual has no such matrix; -s ipm takes up to {MOST_COLUMNS} features, or --rank")
         beside = 8 * 5 * p * p + n * self.footprint(config, len(problems))[3] + data.n_bytes
         needed = data.description.dtype.itemsize * n * p + beside
-        if needed > memory.working(config.memory):
-            raise memory.too_small(config.memory, f"-s ipm works on {n} rows of {p} numbers at once", needed)
+        config.budget.take(needed, f"-s ipm works on {n} rows of {p} numbers at once")
         self._config, self.bias, self._data = config, 1.0 if config.free_bias else problems[0].bias, data
         self._matrix = Matrix(data, 0.0 if config.free_bias else self.bias, config.threads,
                               config.tolerance)

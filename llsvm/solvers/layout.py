@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from llsvm.memory import BUFFERS, format_size, too_small, working
+from llsvm.memory import BUFFERS, format_size
 from llsvm.prefetch import Prefetcher
 from llsvm.reader import DUAL, ROW, Arena, arena_bytes, groups, rows_bytes
 from llsvm.solvers.machines import MACHINE_BYTES
@@ -37,13 +37,13 @@ class Layout:
         for n_arenas in range(most_arenas, 1, -1):
             self.n_readers = min(n_arenas, 2 if several else max(2, config.threads)) - 1
             fixed = self._fixed()
-            rest = working(config.memory) - fixed
+            rest = config.budget.without(fixed).left
             if rest >= ARENAS_SHARE * n_arenas * smallest:
                 break
         writing_model = (2 if several else 1) * 8 * blocks.n_features
         least = max(2 * smallest + beside, writing_model)
-        if rest < least:
-            self._refuse(config, fixed + least)
+        config.budget.take(fixed + least, self._weights_and_rows(config, fixed + least),
+                           or_else=NO_BLOCKS if whole_blocks else SMALLER_CHUNKS)
         self.n_arenas, self.alpha_type = n_arenas, np.dtype(np.float32 if self.rounds else np.float64)
         alpha_bytes = self.alpha_type.itemsize * blocks.n_rows * len(problems)
         self.alphas_fit = alpha_bytes <= rest // 16 and rest - alpha_bytes >= n_arenas * smallest + beside
@@ -77,11 +77,10 @@ class Layout:
         problems = n * MACHINE_BYTES if n > 1 else 0
         return VECTORS * 8 * (blocks.n_features + 1) * n + problems + decoding + 160 * blocks.n_chunks
 
-    def _refuse(self, config, needed: int) -> None:
+    def _weights_and_rows(self, config, needed: int) -> str:
         what = f"the weights of {self._blocks.n_features} features"
         what += f" for {self._n_problems} {'problems' if config.folds else 'classes'}" if self._n_problems > 1 else ""
-        what += f" and the rows to work on take {format_size(needed)} at least"
-        raise too_small(config.memory, what, needed, or_else=NO_BLOCKS if self._whole else SMALLER_CHUNKS)
+        return f"{what} and the rows to work on take {format_size(needed)} at least"
 
     def groups(self, order):
         """These chunks, in groups that an arena can hold."""

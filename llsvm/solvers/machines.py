@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from llsvm.core import NEVER, Certificate, DataError, Stopped, UsageError, label_order, quoted
-from llsvm.memory import check_vectors, room_beside, vector_bytes
+from llsvm.memory import vector_bytes
 from llsvm.pool import Pool
 from llsvm.problem import Problem, pose
 
@@ -161,7 +161,7 @@ class Machines:
     def _check_weights(self, known: bool) -> None:
         stream = self._stream
         columns = n_columns(len(stream.labels))
-        check_vectors(stream.n_features, columns, self._config.memory, self._vectors, self._n_bytes, known)
+        self._config.budget.take_weights(stream.n_features, columns, self._vectors, self._n_bytes, known)
 
     def _checked(self, check: Callable):
         """What check(known) returns; a budget that it refuses by what is known so far, by all labels and ids if they
@@ -182,7 +182,8 @@ class Machines:
             weights = vector_bytes(n_features, n_columns(len(stream.labels)), self._vectors, self._n_bytes)
             so_far = "" if known else " so far"
             what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
-            return room_beside(weights + stream.n_bytes + beside, self._config.memory, what, stream.reading_bytes)
+            taken = weights + stream.n_bytes + beside
+            return self._config.budget.take_most(taken, what, stream.reading_bytes).left
 
         return self._checked(find)
 

@@ -12,7 +12,7 @@ from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, label_order, look_at_end, quoted
 from llsvm.evaluate import dot
-from llsvm.memory import check_vectors, room_beside, vector_bytes
+from llsvm.memory import vector_bytes
 from llsvm.pool import Pool
 from llsvm.problem import Best, bias_of
 from llsvm.reader import shuffle
@@ -155,7 +155,7 @@ class Direct:
     def __init__(self, stream, config, squared_loss: bool = False, states: list[State] | None = None):
         self._stream, self._config, self._kind = stream, config, np.zeros(1, stream.dtype)
         self._pool, self._problem = Pool(config.threads), DirectProblem.of(self.weston, stream, config)
-        check_vectors(stream.n_features, self._problem.n_classes, config.memory, self.vectors)
+        config.budget.take_weights(stream.n_features, self._problem.n_classes, self.vectors)
         [self.state] = states or [self._new_state()]
         self.notes, self.best_w, self.certificates, self.uncertified = [], None, [], ""
         self.compute = 0.0
@@ -266,7 +266,7 @@ class Streaming(Direct):
         stream, n_classes = self._stream, self._problem.n_classes
         taken = vector_bytes(stream.n_features, n_classes, self.vectors) + stream.needed_bytes
         what = f"the weights of {stream.n_features} features for {n_classes} classes and the rows to work on"
-        return room_beside(taken, self._config.memory, what)
+        return self._config.budget.take_most(taken, what).left
 
     def _train(self, loops: Loops):
         """As in memory."""

@@ -210,7 +210,7 @@ class InMemory(Learners):
         self._learners = [Learner(problem, config, data, own, state) for problem, own, state in given]
         *vectors, row_bytes = footprint(len(problems))
         taken = memory.vector_bytes(data.description.n_features, *vectors) + data.n_rows * row_bytes
-        room = (memory.working(config.memory) - taken - data.n_bytes) // min(config.threads, len(problems))
+        room = config.budget.without(taken + data.n_bytes).left // min(config.threads, len(problems))
         for learner in self._learners:
             learner.may_descend = newton.fits(data.n_rows, len(learner.cd.state.w), room)
 

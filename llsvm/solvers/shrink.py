@@ -15,7 +15,6 @@ import numpy as np
 from llsvm.active import ActiveRows
 from llsvm.core import Certificate, PassStats
 from llsvm.evaluate import total_loss
-from llsvm.memory import working
 from llsvm.problem import Problem
 from llsvm.reader import DUAL, shuffle
 from llsvm.solvers.dual_cd import State
@@ -165,7 +164,7 @@ class HarshShrinking(OneVsRest):
         for arena, order in self._stream.arenas():
             self._machines.meet()
             active.memory, active.takes.copies = self._machines.room(), self._n_copies
-            most_rows = 1 + working(self._config.memory) // (VISITING_SHARE * 32 * len(self._machines.everyone))
+            most_rows = 1 + self._config.budget.left // (VISITING_SHARE * 32 * len(self._machines.everyone))
             for start, end in self._growing_bias.slices(arena.rows, order, most_rows):
                 self.deadline.check()
                 kept += self._visit_once(arena.rows.take(order[start:end]))

@@ -10,7 +10,6 @@ import numpy as np
 from llsvm.alphas import Alphas
 from llsvm.core import NEVER, Certificate
 from llsvm.evaluate import total_loss
-from llsvm.memory import check_vectors
 from llsvm.pool import Pool
 from llsvm.reader import DUAL, shuffle
 from llsvm.solvers.dual_cd import DualCD
@@ -295,7 +294,7 @@ class Streaming(Learners):
         """Before there are problems: refuses a budget in which those of many classes do not fit."""
         columns, *vectors, _ = Streaming.footprint(config, len(description.labels))
         if columns > 1:
-            check_vectors(description.n_features, columns, config.memory, *vectors)
+            config.budget.take_weights(description.n_features, columns, *vectors)
 
     def __init__(self, problems: list, config, blocks, states: list | None = None):
         super().__init__(problems)
