@@ -18,7 +18,6 @@ BLOCK = 64  # pivots that are tried at a time
 SMALLEST = 1e-9  # of the largest K(x, x): what is left of a pivot's before it is one, so that L has an inverse
 STRIPE = 128  # columns of H that are computed at a time
 ROUNDS = 200  # blocks in which no row is a pivot, after which none is expected any more
-PIVOTS = ("random", "greedy", "dual")
 
 
 class Factor:
