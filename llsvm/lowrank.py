@@ -20,7 +20,7 @@ from llsvm.memory import Budget
 from llsvm.pool import in_order
 from llsvm.reader import RECORD, Resident
 from llsvm.scratch import Nameless
-from llsvm.writer import Writer, open_bytes
+from llsvm.writer import Writer
 
 PART_ROWS = 2048  # rows that are mapped at a time, or fewer where the numbers of these take more than PART_BYTES
 PART_BYTES = 4 << 20
@@ -136,11 +136,6 @@ def on_disk(parts: Parts, factor: Factor, dtype, threads: int, budget: int, prog
         yield BlockSet(files)
     finally:
         files.discard()
-
-
-def writing_bytes(budget: int) -> int:
-    """What on_disk takes beside the factor."""
-    return open_bytes(budget) + 4 * PART_BYTES
 
 
 def fits(n_rows: int, rank: int, value_size: int, budget: Budget) -> bool:
