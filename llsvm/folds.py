@@ -39,10 +39,6 @@ class Tally:
             counts[fold] += np.bincount(of, minlength=counts.shape[1])
 
     @property
-    def n_right(self) -> int:
-        return int(self.right.sum())
-
-    @property
     def n_rows(self) -> int:
         return int(self.rows.sum())
 
