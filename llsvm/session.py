@@ -122,7 +122,7 @@ class Run:
 def opened(paths, target: str | None, config: train.Config, log_path, quiet: bool):
     """A Run on these paths; outputs are opened first, and complete at the end or absent."""
     outputs = [target] if target else []
-    _check_target(paths, target)
+    _check_target(target)
     if log_path and any(same_file(log_path, path) for path in (*paths, *outputs)):
         raise UsageError(f"--log {log_path} is also DATA or MODEL")
     console, stop = Console(quiet), StopRequest()
@@ -295,7 +295,7 @@ def _summary(outcome: train.Outcome, config: train.Config) -> str:
     )
 
 
-def _check_target(paths, target: str | None) -> None:
+def _check_target(target: str | None) -> None:
     """Refuses to write a model over data: `llsvm-train data.txt`, with the model forgotten, is easily typed."""
     if target in ("-", None):
         return
