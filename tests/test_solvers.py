@@ -22,7 +22,7 @@ from llsvm.core import TooLarge, UsageError
 from llsvm.memory import parse_size
 from llsvm.options import OPTIONS
 from llsvm.reader import rows_bytes
-from llsvm.solvers import SOLVERS, collected, streaming
+from llsvm.solvers import SOLVERS, collected, visitor
 
 TOLERANCE = 1e-3
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
@@ -309,7 +309,7 @@ def test_a_pass_whose_losses_are_below_the_dual_is_followed_by_a_certificate(tex
 
 @pytest.mark.parametrize(("solver", "enough"), [("dual", 0), ("dual", 0.8), ("dual", 30), ("dual-l2", 0.8)])
 def test_the_last_pass_only_looks_at_most_rows_and_may_be_wrong_about_it(rows, solve, monkeypatch, solver, enough):
-    monkeypatch.setattr(streaming, "ENOUGH", enough)
+    monkeypatch.setattr(visitor, "ENOUGH", enough)
     fitted = solve(solver, "disk", tolerance=3e-6)
     visits = [stats.visits for stats in fitted.passes]
     assert fitted.outcome.reason == "converged"

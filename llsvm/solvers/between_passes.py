@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llsvm.solvers.dual_cd import DualCD, Extrapolation
-from llsvm.solvers.streaming import OwnAlphas
+from llsvm.solvers.visitor import OwnAlphas
 
 LITTLE, MENDING = 0.3, 2  # of the tolerance; sweeps
 # After a pass the active rows are swept so often, or with so many visits by rows of the data if these are fewer; and

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from llsvm.solvers.dual_cd import DualCD
-from llsvm.solvers.streaming import Plan, Streaming, Visitor
+from llsvm.solvers.streaming import Plan, Streaming
+from llsvm.solvers.visitor import Visitor
 
 STOPPING_TOLERANCE, MOST_SWEEPS = 0.1, 1000  # LIBLINEAR's
 

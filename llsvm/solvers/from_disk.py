@@ -15,7 +15,8 @@ from llsvm.solvers import newton, sample
 from llsvm.solvers.between_passes import Sweeps
 from llsvm.solvers.collected import Collected
 from llsvm.solvers.sample import Sample
-from llsvm.solvers.streaming import Desk, Plan, Streaming, Visitor
+from llsvm.solvers.streaming import Desk, Plan, Streaming
+from llsvm.solvers.visitor import Visitor
 
 MARGIN = 0.1
 SAMPLE_MEMORY = 0.7  # of that of active rows
