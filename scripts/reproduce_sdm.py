@@ -131,7 +131,7 @@ def follow_full_loops(*arguments):
     """As follow_dual, without shrinking and cooling."""
     from llsvm.solvers import multiclass
 
-    replaced = trials.Replaced(multiclass.Direct, "_loop_active", lambda *_: None)
+    replaced = trials.Replaced(multiclass.Loops, "active", lambda *_: None)
     return replaced.check(follow_dual(*arguments))
 
 

@@ -58,7 +58,8 @@ def scan(path):
 
 def decompress(path, folder):
     """The path of plain text, which is all that LIBLINEAR reads."""
-    from llsvm.sources import FORMATS, open_sources
+    from llsvm.compression import FORMATS
+    from llsvm.sources import open_sources
 
     with open(path, "rb") as file:
         front = file.read(max(map(len, FORMATS)))
