@@ -121,8 +121,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     size = reader.rows_bytes(blocks.n_rows, blocks.n_nonzeros, blocks.dtype.itemsize,
                              reader.index_size(blocks.n_features))
     decoding = config.threads * 3 * int(blocks.chunk_nonzeros.max()) * (4 + blocks.dtype.itemsize)
-    *vectors, row_bytes = footprint(solver, config, len(blocks.description.labels))
-    beside = memory.vector_bytes(blocks.n_features, *vectors) + blocks.n_rows * row_bytes
+    beside = footprint(solver, config, len(blocks.description.labels)).bytes(blocks.n_features, blocks.n_rows)
     needed = size + max(decoding, beside)  # one after the other
     resident_if_it_fits = may_be_resident(solver, config)
     fits = resident_if_it_fits and needed <= config.budget.of_resident.left
@@ -148,15 +147,15 @@ def may_be_resident(solver, config: Config) -> bool:
 def as_stream(data, config: Config):
     if isinstance(data, reader.Resident):
         return ResidentStream(data, config.seed)
-    *vectors, _ = footprint(config.method, config, len(data.description.labels))
-    budget = config.budget.without(memory.vector_bytes(data.n_features, *vectors))
+    weights = footprint(config.method, config, len(data.description.labels)).weights(data.n_features)
+    budget = config.budget.without(weights)
     return SetStream(data, max(0, budget.left), config.seed)
 
 
-def footprint(solver, config: Config, n_labels: int) -> tuple[int, int, int, int]:
-    """What is in memory beside resident rows: columns of weights, vectors and more bytes of each, and bytes a row."""
+def footprint(solver, config: Config, n_labels: int) -> memory.Footprint:
+    """What is in memory beside resident rows."""
     build = solver.many_passes or solver.in_memory or solver.many_in_memory or solver.streaming
-    return build.footprint(config, n_labels) if build else (1, 2, 0, 0)
+    return build.footprint(config, n_labels) if build else memory.Footprint()
 
 
 def _read_text(sources: list[Source], solver, config: Config, progress):
@@ -173,10 +172,10 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     )
     for block in blocks:
         progress("reading", sum(source.position for source in sources), total)
-        columns, *vectors, row_bytes = footprint(solver, config, len(labels.names))
         _check_weights(labels, features, solver, config, known=False)
-        beside = memory.vector_bytes(features.n_features, columns, *vectors)
-        gatherer.reserve = beside + features.n_bytes + (gatherer.n_rows + block.n_rows) * row_bytes
+        of_solver = footprint(solver, config, len(labels.names))
+        beside = of_solver.bytes(features.n_features, gatherer.n_rows + block.n_rows)
+        gatherer.reserve = beside + features.n_bytes
         if not gatherer.add(block):
             files = _split_rest(gatherer, block, blocks, labels, features, sources, config)
             del features, gatherer, block, blocks
@@ -197,9 +196,8 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
 
 def _check_weights(labels: Labels, features: FeatureMap, solver, config: Config, known: bool, ids: int = 0) -> None:
     """Refuses a budget in which weights for these do not fit."""
-    columns, *vectors, _ = footprint(solver, config, len(labels.names))
     try:
-        config.budget.take_weights(features.n_features, columns, *vectors, known, ids)
+        config.budget.take_weights(features.n_features, footprint(solver, config, len(labels.names)), known, ids)
     except UsageError as error:
         many = too_many_labels(labels.n_rows, len(labels.names))
         rows = f"; are these classes, {len(labels.names)} labels in the first {labels.n_rows} rows?" * many

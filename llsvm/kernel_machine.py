@@ -181,8 +181,8 @@ class _Run:
     def _mapped(self, config: Config):
         """The mapped rows, in memory if they fit, for this solver."""
         n_rows, rank, solver = self._known.n_rows, self._factor.rank, config.method
-        columns, *vectors, row_bytes = readers.footprint(solver, config, len(self._known.labels))
-        beside = memory.vector_bytes(rank, columns, *vectors) + n_rows * row_bytes + self._beside + self._factor.n_bytes
+        footprint = readers.footprint(solver, config, len(self._known.labels))
+        beside = footprint.bytes(rank, n_rows) + self._beside + self._factor.n_bytes
         size = np.dtype(self._dtype).itemsize
         if lowrank.fits(n_rows, rank, size, config.budget.without(beside)):
             yield lowrank.in_memory(self._parts, self._factor, self._dtype, config.threads, self._progress)

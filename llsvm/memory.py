@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from llsvm.arrays import keep_freed
 from llsvm.core import LlsvmError, UsageError
@@ -129,11 +130,23 @@ def enough(n_bytes: int, floor: int = FLOOR) -> str:
     return f"{-(-(n_bytes if n_bytes <= FLOOR else n_bytes + floor) // MB)}M"
 
 
-def vector_bytes(n_features: int, columns: int = 1, vectors: int = 2, beside: int = 0) -> int:
-    """The weights: w, the snapshot that is being certified, the best one, or so many vectors a column; at the end all
-    of them, also sorted, and the ids. beside: bytes a column, where there are several, that do not depend on the
-    features."""
-    return 8 * (n_features + 1) * (vectors * columns + 2) + (beside * columns if columns > 1 else 0)
+class Footprint(NamedTuple):
+    """What a solver has in memory beside rows: for each column of weights so many vectors and, where there are several
+    columns, so many bytes beside them; and bytes a row."""
+
+    columns: int = 1
+    vectors: int = 2
+    beside: int = 0
+    row_bytes: int = 0
+
+    def weights(self, n_features: int) -> int:
+        """Bytes of w, of the snapshot that is being certified, of the best one, or of so many vectors a column; at the
+        end of all of them, also sorted, and of the ids."""
+        vectors = 8 * (n_features + 1) * (self.vectors * self.columns + 2)
+        return vectors + (self.beside * self.columns if self.columns > 1 else 0)
+
+    def bytes(self, n_features: int, n_rows: int) -> int:
+        return self.weights(n_features) + self.row_bytes * n_rows
 
 
 def too_small(memory: int, what: str, would_do: int, known: bool = True, or_else: str = "") -> UsageError:
@@ -174,13 +187,12 @@ class Budget:
             raise too_small(self.memory, what, self.taken + max(n_bytes, would_do), known, or_else)
         return self.without(n_bytes)
 
-    def take_weights(self, n_features: int, columns: int, vectors: int = 2, beside: int = 0, known: bool = True,
-                     ids: int = 0) -> Budget:
-        """With the weights taken (vector_bytes) of all features and classes, or, if these are not known, of those so
-        far. ids: bytes without which these could not be read."""
-        needed = vector_bytes(n_features, columns, vectors, beside)
+    def take_weights(self, n_features: int, footprint: Footprint, known: bool = True, ids: int = 0) -> Budget:
+        """With the weights taken of all features and classes, or, if these are not known, of those so far. ids: bytes
+        without which these could not be read."""
+        needed, columns = footprint.weights(n_features), footprint.columns
         what = f"the weights of {n_features} features" + f" for {columns} classes" * (columns > 1)
-        if columns > 1 and 2 * beside * columns > needed:
+        if columns > 1 and 2 * footprint.beside * columns > needed:
             what = f"the problems of {columns} classes with {n_features} features each"
         what += f"{'' if known else ', so far,'} alone take {format_size(needed)}"
         return self.take(needed, what, would_do=max(2 * needed, ids), known=known)

@@ -122,6 +122,17 @@ def test_the_hint_beside_what_grows_with_the_memory_will_do(fixed, budget, share
         assert left(parse_size(re.search(r"--memory (\S+)", refusal.hint)[1])) > 0
 
 
+@given(BUDGETS, st.integers(0, 1 << 36), st.integers(0, 1 << 36), st.integers(0, 1 << 36))
+def test_what_is_refused_fits_into_what_the_hint_names(memory, before, n_bytes, more):
+    budget = Budget(memory).without(before)
+    try:
+        assert 0 <= budget.take(n_bytes, "rows", would_do=n_bytes + more).left == budget.left - n_bytes
+    except UsageError as refusal:
+        assert n_bytes > budget.left
+        larger = Budget(parse_size(re.search(r"--memory (\S+)", refusal.hint)[1])).without(before)
+        assert larger.take(n_bytes + more, "rows").left < MB
+
+
 # --- control groups: /proc and /sys are folders of our own
 
 

@@ -18,6 +18,7 @@ import time
 import numpy as np
 
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, PassStats, UsageError, look_at_end
+from llsvm.memory import Footprint
 from llsvm.pool import Pool
 from llsvm.problem import Best, total_of
 from llsvm.reader import Resident, block_of
@@ -248,10 +249,10 @@ class InteriorPoint:
     reads_once, deadline, wait = False, NEVER, 0.0
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
+    def footprint(config, n_labels: int) -> Footprint:
         """As of resident.InMemory: alphas, multipliers and their steps are 24 numbers a row."""
         n_problems = n_labels if n_labels > 2 else 1
-        return n_problems, 3, 0, 8 * 24 + 8 * 6 * n_problems
+        return Footprint(n_problems, 3, 0, 8 * 24 + 8 * 6 * n_problems)
 
     def __init__(self, problems: list, config, data: Resident, states: list | None = None):
         """states: alphas to begin from, those of each problem."""
@@ -259,7 +260,7 @@ class InteriorPoint:
         if p > MOST_COLUMNS:
             raise UsageError(f"-s ipm: a matrix of {p} by {p} numbers is in the way",
                              f"-s dual has no such matrix; -s ipm takes up to {MOST_COLUMNS} features, or --rank")
-        beside = 8 * 5 * p * p + n * self.footprint(config, len(problems))[3] + data.n_bytes
+        beside = 8 * 5 * p * p + n * self.footprint(config, len(problems)).row_bytes + data.n_bytes
         needed = data.description.dtype.itemsize * n * p + beside
         config.budget.take(needed, f"-s ipm works on {n} rows of {p} numbers at once")
         self._config, self.bias, self._data = config, 1.0 if config.free_bias else problems[0].bias, data

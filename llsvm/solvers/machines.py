@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from llsvm.core import NEVER, Certificate, DataError, Stopped, UsageError, label_order, quoted
-from llsvm.memory import vector_bytes
+from llsvm.memory import Footprint
 from llsvm.pool import Pool
 from llsvm.problem import Problem, pose
 
@@ -158,10 +158,12 @@ class Machines:
 
     # --- memory
 
+    def _footprint(self) -> Footprint:
+        return Footprint(n_columns(len(self._stream.labels)), self._vectors, self._n_bytes)
+
     def _check_weights(self, known: bool) -> None:
         stream = self._stream
-        columns = n_columns(len(stream.labels))
-        self._config.budget.take_weights(stream.n_features, columns, self._vectors, self._n_bytes, known)
+        self._config.budget.take_weights(stream.n_features, self._footprint(), known)
 
     def _checked(self, check: Callable):
         """What check(known) returns; a budget that it refuses by what is known so far, by all labels and ids if they
@@ -179,10 +181,9 @@ class Machines:
             stream = self._stream
             growing = 1 if stream.labels_known else ROOM_TO_GROW
             n_features = max(int(growing * stream.n_features), self._capacity)
-            weights = vector_bytes(n_features, n_columns(len(stream.labels)), self._vectors, self._n_bytes)
             so_far = "" if known else " so far"
             what = f"the weights of {stream.n_features} features{so_far} and the rows to work on"
-            taken = weights + stream.n_bytes + beside
+            taken = self._footprint().weights(n_features) + stream.n_bytes + beside
             return self._config.budget.take_most(taken, what, stream.reading_bytes).left
 
         return self._checked(find)

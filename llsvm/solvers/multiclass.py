@@ -12,7 +12,7 @@ from llsvm import _multiclass
 from llsvm.active import ActiveRows
 from llsvm.core import NEVER, OUT_OF_TIME, Certificate, DataError, PassStats, label_order, look_at_end, quoted
 from llsvm.evaluate import dot
-from llsvm.memory import vector_bytes
+from llsvm.memory import Footprint
 from llsvm.pool import Pool
 from llsvm.problem import Best, bias_of
 from llsvm.reader import shuffle
@@ -155,7 +155,7 @@ class Direct:
     def __init__(self, stream, config, squared_loss: bool = False, states: list[State] | None = None):
         self._stream, self._config, self._kind = stream, config, np.zeros(1, stream.dtype)
         self._pool, self._problem = Pool(config.threads), DirectProblem.of(self.weston, stream, config)
-        config.budget.take_weights(stream.n_features, self._problem.n_classes, self.vectors)
+        config.budget.take_weights(stream.n_features, Footprint(self._problem.n_classes, self.vectors))
         [self.state] = states or [self._new_state()]
         self.notes, self.best_w, self.certificates, self.uncertified = [], None, [], ""
         self.compute = 0.0
@@ -225,9 +225,9 @@ class InMemory(Direct):
     """All rows resident: full loops in turn with loops over the active rows, to a violation that cools down."""
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
+    def footprint(config, n_labels: int) -> Footprint:
         """Beside the rows: weights, and of every row a place in two orders, a head and, at most, a node a class."""
-        return n_labels, Direct.vectors, 0, 12 + n_labels * SparseAlphas.NODE_BYTES
+        return Footprint(n_labels, Direct.vectors, 0, 12 + n_labels * SparseAlphas.NODE_BYTES)
 
     def _new_state(self) -> State:
         n_rows, n_classes = self._stream.description.n_rows, self._problem.n_classes
@@ -264,7 +264,7 @@ class Streaming(Direct):
     def _room(self) -> int:
         """Bytes beside weights and the rows that come by."""
         stream, n_classes = self._stream, self._problem.n_classes
-        taken = vector_bytes(stream.n_features, n_classes, self.vectors) + stream.needed_bytes
+        taken = Footprint(n_classes, self.vectors).weights(stream.n_features) + stream.needed_bytes
         what = f"the weights of {stream.n_features} features for {n_classes} classes and the rows to work on"
         return self._config.budget.take_most(taken, what).left
 

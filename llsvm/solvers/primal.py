@@ -10,6 +10,7 @@ import numpy as np
 from llsvm import _primal
 from llsvm.core import Certificate, PassStats, TooLarge
 from llsvm.evaluate import along_ray, best_multiple, dot, total_loss
+from llsvm.memory import Footprint
 from llsvm.problem import Best, Problem
 from llsvm.solvers.machines import MACHINE_BYTES, end_look, grown, n_columns
 from llsvm.solvers.one_vs_rest import OneVsRest
@@ -229,12 +230,12 @@ class Pegasos(OneVsRest):
         return not self._stream.labels_known
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
-        return n_columns(n_labels), 3 + config.average + 2 * (config.batch != 1), MACHINE_BYTES, 0
+    def footprint(config, n_labels: int) -> Footprint:
+        return Footprint(n_columns(n_labels), 3 + config.average + 2 * (config.batch != 1), MACHINE_BYTES)
 
     @property
     def vectors(self) -> int:
-        return self.footprint(self._config, 2)[1]
+        return self.footprint(self._config, 2).vectors
 
     def passes(self):
         self._begin()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llsvm import memory
 from llsvm.core import NEVER, Certificate
+from llsvm.memory import Footprint
 from llsvm.pool import Pool
 from llsvm.reader import DUAL, Resident, shuffle
 from llsvm.solvers import newton, sample
@@ -182,11 +182,11 @@ class Learner:
         course.take_all()
 
 
-def footprint(n_problems: int) -> tuple[int, int, int, int]:
+def footprint(n_problems: int) -> Footprint:
     """As InMemory.footprint, of so many problems."""
     of_others = (DUAL.itemsize + 4) * (n_problems - 1)
     row_bytes = of_others + Extrapolation.ROW_BYTES * n_problems + Copies.ROW_BYTES
-    return n_problems, 4 if n_problems > 1 else 3, MACHINE_BYTES, row_bytes
+    return Footprint(n_problems, 4 if n_problems > 1 else 3, MACHINE_BYTES, row_bytes)
 
 
 class InMemory(Learners):
@@ -195,9 +195,8 @@ class InMemory(Learners):
     the last one gained nothing by that)."""
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
-        """What is in memory beside the rows, each with its place in an order and its dual in one problem: columns of
-        weights, vectors and more bytes of each, and bytes a row."""
+    def footprint(config, n_labels: int) -> Footprint:
+        """Beside the rows, each with its place in an order and its dual in one problem."""
         n_problems = (n_labels if n_labels > 2 else 1) * (1 + (config.folds or 0))
         return footprint(n_problems)
 
@@ -208,8 +207,7 @@ class InMemory(Learners):
         duals = [data.duals, *(np.zeros(data.n_rows, DUAL) for _ in problems[1:])]
         given = zip(problems, duals, states or [None] * len(problems), strict=True)
         self._learners = [Learner(problem, config, data, own, state) for problem, own, state in given]
-        *vectors, row_bytes = footprint(len(problems))
-        taken = memory.vector_bytes(data.description.n_features, *vectors) + data.n_rows * row_bytes
+        taken = footprint(len(problems)).bytes(data.description.n_features, data.n_rows)
         room = config.budget.without(taken + data.n_bytes).left // min(config.threads, len(problems))
         for learner in self._learners:
             learner.may_descend = newton.fits(data.n_rows, len(learner.cd.state.w), room)

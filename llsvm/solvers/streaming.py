@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from llsvm.core import NEVER
+from llsvm.memory import Footprint
 from llsvm.pool import Pool
 from llsvm.reader import DUAL, shuffle
 from llsvm.solvers.layout import DESKS, VECTORS, Layout, Reading
@@ -102,16 +103,16 @@ class Streaming(Learners):
     plan_type = Plan
 
     @staticmethod
-    def footprint(config, n_labels: int) -> tuple[int, int, int, int]:
+    def footprint(config, n_labels: int) -> Footprint:
         """As that of InMemory, but no row stays."""
-        return (n_labels, VECTORS, MACHINE_BYTES, 0) if n_labels > 2 else (1, 2, 0, 0)
+        return Footprint(n_labels, VECTORS, MACHINE_BYTES) if n_labels > 2 else Footprint()
 
     @staticmethod
     def check_room(description, config) -> None:
         """Before there are problems: refuses a budget in which those of many classes do not fit."""
-        columns, *vectors, _ = Streaming.footprint(config, len(description.labels))
-        if columns > 1:
-            config.budget.take_weights(description.n_features, columns, *vectors)
+        footprint = Streaming.footprint(config, len(description.labels))
+        if footprint.columns > 1:
+            config.budget.take_weights(description.n_features, footprint)
 
     def __init__(self, problems: list, config, blocks, states: list | None = None):
         super().__init__(problems)
