@@ -89,13 +89,13 @@ def _set_named_on(raw: Raw) -> list[str] | None:
 def reads_once(config: Config) -> bool:
     """Whether text is read once and not kept: always, or where one pass is asked for that needs nothing beforehand."""
     solver = config.method
-    return wants_one_pass(config) if solver.many_passes else bool(solver.one_pass) and not config.exact
+    return wants_one_pass(config) if solver.rereads else bool(solver.once) and not config.exact
 
 
 def wants_one_pass(config: Config) -> bool:
     """Whether a solver that could make more passes is asked for one, and nothing that text tells only at its end."""
     blind = config.batch and config.init == "zero" and not config.weights and not config.balanced
-    return config.method.many_passes is not None and config.max_passes == 1 and bool(blind)
+    return config.method.rereads and config.max_passes == 1 and bool(blind)
 
 
 def _only_set_here() -> str:
@@ -113,7 +113,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
         raise foreign.without_features(str(blocks.path))
     if not config.many_labels and too_many_labels(blocks.n_rows, blocks.n_labels):
         raise foreign.too_many_labels(str(blocks.path), blocks.n_rows, blocks.description.labels)
-    if reads_once(config) and not solver.many_passes:
+    if reads_once(config) and not solver.rereads:
         return SetStream(blocks, config.budget.left, config.seed)
     if config.folds:
         check_folds(blocks.description, config.folds)
@@ -128,7 +128,7 @@ def _open_set(blocks: BlockSet, solver, config: Config):
     data = reader.load(blocks, config.threads) if fits else blocks
     if resident_if_it_fits and not fits:
         blocks.in_memory_from = memory.enough(needed, memory.RESIDENT_FLOOR)
-    return as_stream(data, config) if solver.many_passes else data
+    return as_stream(data, config) if solver.rereads else data
 
 
 def check_folds(description: Description, n_folds: int) -> None:
@@ -141,7 +141,7 @@ def check_folds(description: Description, n_folds: int) -> None:
 
 def may_be_resident(solver, config: Config) -> bool:
     """Blocks are what some methods are about: their rows are never all in memory."""
-    return bool(config.batch) if solver.many_passes else bool(solver.in_memory or solver.many_in_memory)
+    return bool(config.batch) if solver.rereads else bool(solver.in_memory)
 
 
 def as_stream(data, config: Config):
@@ -154,7 +154,7 @@ def as_stream(data, config: Config):
 
 def footprint(solver, config: Config, n_labels: int) -> memory.Footprint:
     """What is in memory beside resident rows."""
-    build = solver.many_passes or solver.in_memory or solver.many_in_memory or solver.streaming
+    build = solver.in_memory or solver.on_disk
     return build.footprint(config, n_labels) if build else memory.Footprint()
 
 
@@ -191,7 +191,7 @@ def _read_text(sources: list[Source], solver, config: Config, progress):
     if config.folds:
         check_folds(description, config.folds)
         reader.divide(data.table["code"], len(description.labels), config.folds)
-    return as_stream(data, config) if solver.many_passes else data, None
+    return as_stream(data, config) if solver.rereads else data, None
 
 
 def _check_weights(labels: Labels, features: FeatureMap, solver, config: Config, known: bool, ids: int = 0) -> None:

@@ -205,7 +205,7 @@ class _Run:
         found = {}
         with self._mapped(plain(config, memory=self._config.memory)) as rows:
             self._tell(f"rank {self._factor.rank}: mapped rows {rows.where}")
-            is_stream = (config.method.one_pass or config.method.many_passes) and not config.exact
+            is_stream = config.method.once and not config.exact
             given = {} if is_stream else self._states(rows, config)
             solver = train.start(readers.as_stream(rows, config) if is_stream else rows, config, **given)
             outcome = train.run(solver, config, lambda stats: self._on_pass(self._passed(stats)), self._stopped,

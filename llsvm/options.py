@@ -228,7 +228,7 @@ class Config:
             raise UsageError(f"-B {self.bias:g}: a number up to {LARGEST_BIAS:g} is needed", "-B 1 is usual")
         if self.free_bias and self.bias not in (-1.0, 1.0):
             raise UsageError(f"-R: a bias that is not regularised has no size, as -B {self.bias} says", "leave out -B")
-        if self.inner == 0 and solver.one_pass:
+        if self.inner == 0 and solver.once:
             raise UsageError(f"--inner auto: -s {solver.name} needs a number", "--inner auto goes with -s block")
         if self.measure == type(solver).measure and self.tolerance >= 1:
             raise UsageError(f"-e {self.tolerance:g}: a relative duality gap of 1 or more says nothing",
@@ -246,10 +246,10 @@ class Config:
             raise UsageError(f"{option.word()}: nothing is validated", f"{option.word()} goes with -v and -C")
         if self.folds and self.kernel:
             raise UsageError(f"{word}: -t {self.kernel} has no cross-validation", f"{word} goes with linear kernels")
-        if self.folds and (solver.streaming is None or solver.one_pass and not self.exact):
+        if self.folds and (solver.streams or solver.on_disk is None or solver.once and not self.exact):
             raise UsageError(f"{word}: -s {solver.name} has no cross-validation",
                              f"{word} goes with -s dual and dual-l2")
-        if self.search and not solver.in_memory:
+        if self.search and (solver.streams or not solver.in_memory):
             raise UsageError(f"-C: -s {solver.name} has no search for C", "-C goes with -s dual and dual-l2")
 
     def _check_kernel(self) -> None:

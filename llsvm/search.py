@@ -66,7 +66,7 @@ class Validator:
         problems = self._problems(cost)
         if self._in_memory:
             return self._train(problems)
-        solver = self._config.method.streaming(problems, self._config, self._data)
+        solver = self._config.method.on_disk(problems, self._config, self._data)
         try:
             return self._complete(solver)
         finally:
@@ -135,7 +135,7 @@ class Validator:
         """All folds, and all rows if a model of them is wanted, side by side."""
         problems = self._problems(cost)
         without = folds.without_each(problems, self._n_folds, self.tolerance)
-        solver = self._config.method.streaming(without + problems * self._wants_model, self._config, self._data)
+        solver = self._config.method.on_disk(without + problems * self._wants_model, self._config, self._data)
         try:
             both = self._complete(solver)
             tally = self._judge(solver, both.w[:, : len(without)], both.bias)

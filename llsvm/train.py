@@ -55,13 +55,13 @@ class Outcome:
 def has_one_pass(config: Config) -> bool:
     """Whether one pass is all there is, so that its end is no limit that was met."""
     solver = config.method
-    return wants_one_pass(config) or (solver.one_pass is not None and not solver.many_passes and not solver.streaming)
+    return wants_one_pass(config) or (solver.once is not None and solver.on_disk is None)
 
 
 def nearer_solver(config: Config) -> str:
     """The solver that goes on to the optimum of the same problem, where the one that was asked for does not."""
     solver = config.method
-    goes_on = config.exact or not (solver.one_pass or solver.many_passes)
+    goes_on = config.exact or not solver.once
     return "" if goes_on else "dual-l2" if solver.squared_loss else "dual"
 
 
@@ -77,21 +77,21 @@ def problems_of(description: Description, config: Config) -> list[Problem]:
 
 
 def start(data, config: Config, states: list | None = None):
-    """The solver object for this data: resident, streaming, or a stream. states: those of another one for such data,
-    from which training goes on."""
+    """The solver object for this data: rows in memory, a block set, or a stream that is read as it is. states: those of
+    another one for such data, from which training goes on."""
     solver, given = config.method, {} if states is None else {"states": states}
-    if solver.one_pass and not config.exact:
-        return solver.one_pass(data, config, solver.squared_loss, **given)
-    resident = isinstance(data, reader.Resident)
-    if build := solver.in_memory if resident else solver.streaming:
-        if not resident:
-            build.check_room(data.description, config)
-        return build(problems_of(data.description, config), config, data, **given)
-    build = solver.many_in_memory if resident else solver.many_streaming
+    if solver.once and not config.exact:
+        return solver.once(data, config, solver.squared_loss, **given)
+    is_resident = isinstance(data, reader.Resident)
+    build = solver.in_memory if is_resident else solver.on_disk
     if build is None:
         hint = f"--memory {data.in_memory_from} would do" if data.in_memory_from else "more --memory"
         raise UsageError(f"--memory is too small: -s {solver.name} has all rows in memory", hint)
-    return build(as_stream(data, config), config, solver.squared_loss, **given)
+    if solver.streams:
+        return build(as_stream(data, config), config, solver.squared_loss, **given)
+    if not is_resident:
+        build.check_room(data.description, config)
+    return build(problems_of(data.description, config), config, data, **given)
 
 
 def run(solver, config: Config, on_pass: Callable = lambda stats: None, stopped: Callable = lambda: False,

@@ -52,7 +52,7 @@ def test_it_trains_any_number_of_classes(solver_table, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", solvers.SOLVERS)
 def test_every_solver_has_what_the_protocol_asks(name):
     row = solvers.SOLVERS[name]
-    builds = {row.in_memory, row.streaming, row.many_in_memory, row.many_streaming, row.one_pass, row.many_passes}
+    builds = {row.in_memory, row.on_disk, row.once}
     asked = [key for key in vars(solvers.Solver) if not key.startswith("_")]
     assert {"passes", "finish", "weights", "show_progress", "close"} <= set(asked)
     for build in builds - {None}:

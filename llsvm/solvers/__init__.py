@@ -50,11 +50,10 @@ class Solver(Protocol):
 class Method:
     """A row of the table.
 
-    `in_memory` builds a Solver from the problems and rows that are all in memory, `streaming` from the problems and
-    rows on disk; a solver without `in_memory` always streams. `many_in_memory` and `many_streaming` build it from a
-    stream of rows, whose classes are one problem.
-    `one_pass` builds it from a stream of rows of any number of classes that are read once, the others being its exact
-    variant, if any; `many_passes` from a stream that can be read again and again.
+    What builds a Solver: `in_memory` of rows that are all in memory, `on_disk` of a block set, where rows always are if
+    there is no `in_memory`, `once` of rows that come by a single time. The first two take problems, a Config and the
+    data; or, where the solver `streams`, as `once` does, a stream of rows, a Config and whether the loss is squared.
+    Beside `once`, others than it are an exact variant.
     `measure` is what its tolerance is of. Its own options are in the table of llsvm.options.
     """
 
@@ -64,16 +63,19 @@ class Method:
     header: str
     squared_loss: bool
     in_memory: type | None = None
-    streaming: type | None = None
-    many_in_memory: type | None = None
-    many_streaming: type | None = None
-    one_pass: type | None = None
-    many_passes: type | None = None
+    on_disk: type | None = None
+    once: type | None = None
+    streams: bool = False
     measure: str = "duality gap"
 
     @property
     def is_exact(self) -> bool:
-        return self.one_pass is None
+        return self.once is None
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a stream that it reads once or again and again is all the same to it."""
+        return self.once is not None and self.once is self.on_disk
 
 
 SOLVERS = {
@@ -84,18 +86,18 @@ SOLVERS = {
         Method("dual-l2", "squared hinge loss, dual coordinate descent, exact", 1, "L2R_L2LOSS_SVC_DUAL", True,
                resident.InMemory, from_disk.FromDisk),
         Method("cs", "multi-class SVM of Crammer and Singer, sequential dual method, exact", 4, "MCSVM_CS", False,
-               many_in_memory=multiclass.CrammerSinger, many_streaming=multiclass.CrammerSingerStreaming),
+               multiclass.CrammerSinger, multiclass.CrammerSingerStreaming, streams=True),
         Method("ww", "multi-class SVM of Weston and Watkins, sequential dual method, exact", None, "MCSVM_CS", False,
-               many_in_memory=multiclass.WestonWatkins, many_streaming=multiclass.WestonWatkinsStreaming),
+               multiclass.WestonWatkins, multiclass.WestonWatkinsStreaming, streams=True),
         Method("block", "hinge loss, block minimisation as in the paper of Yu et al., to compare with", None,
                "L2R_L1LOSS_SVC_DUAL", False, None, blocks.Blocks),
         Method("shrink", "hinge loss, harsh shrinking as in the LLSVM paper, one pass over the text", None,
                "L2R_L1LOSS_SVC_DUAL", False, resident.InMemory, from_disk.FromDisk,
-               one_pass=shrink.HarshShrinking, measure="change of the dual"),
+               once=shrink.HarshShrinking, measure="change of the dual"),
         Method("pegasos", "hinge loss, stochastic sub-gradient descent on the primal", None, "L2R_L1LOSS_SVC_DUAL",
-               False, one_pass=primal.Pegasos, many_passes=primal.Pegasos, measure="change of the primal"),
+               False, primal.Pegasos, primal.Pegasos, primal.Pegasos, True, measure="change of the primal"),
         Method("stream", "squared hinge loss, StreamSVM, the smallest ball around the rows, one pass", None,
-               "L2R_L2LOSS_SVC_DUAL", True, one_pass=ball.StreamSVM),
+               "L2R_L2LOSS_SVC_DUAL", True, once=ball.StreamSVM),
         Method("ipm", "hinge loss, the interior-point method of Wu and Chang, for rows of few numbers, exact", None,
                "L2R_L1LOSS_SVC_DUAL", False, in_memory=interior.InteriorPoint),
     )
