@@ -123,7 +123,7 @@ class SegmentFile:
 
 
 @dataclass
-class Footprint:
+class RowSizes:
     """Bytes that rows take: themselves, their table, `copies` tables that a solver makes of it, `beside` bytes a row,
     and numbers of number_bytes each."""
 
@@ -153,7 +153,7 @@ class ActiveRows:
     def __init__(self, dtype, memory: int, copies: int = 1, columns=None, spilling: bool = False, beside: int = 0,
                  kind=np.float64):
         self.memory, self._spilling, self._dtype, self._kind = memory, spilling, np.dtype(dtype), np.dtype(kind)
-        self.takes = Footprint(copies, beside, self._kind.itemsize)
+        self.takes = RowSizes(copies, beside, self._kind.itemsize)
         self._columns = columns or (lambda n: slice(None))
         self._segments: list[_Segment | _Saved] = []
         self._resident, self._spare, self._held, self._file = None, None, 0, None

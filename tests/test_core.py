@@ -1,8 +1,11 @@
 """The shape of the package: who may import whom, one place that chooses solvers, functions one can read; and errors."""
 
 import ast
+import importlib
+import inspect
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,7 +57,12 @@ SOLVER_LEVELS = [
 ]
 # Whose products of matrices are the work: the bits of kernel machines depend on the processor (docs/kernel.md).
 BY_BLAS = {"cholesky", "kernel_machine", "solvers.interior"}
-LONGEST_FUNCTION, MOST_ARGUMENTS = 60, 12
+LONGEST_FUNCTION, LONGEST_MODULE, MOST_ARGUMENTS, MOST_NAMES = 60, 350, 12, 30
+# Classes with more names than that, and how many at most: these are to have fewer. A Config has one name an option.
+WIDE = {"options.Config": 60, "stream.TextStream": 39, "stream.SetStream": 32, "solvers.one_vs_rest.OneVsRest": 32,
+        "solvers.shrink.HarshShrinking": 42, "solvers.primal.Pegasos": 40, "solvers.ball.StreamSVM": 35,
+        "solvers.multiclass.Direct": 31, "solvers.multiclass.InMemory": 34, "solvers.multiclass.WestonWatkins": 34,
+        "solvers.multiclass.Streaming": 37, "solvers.multiclass.WestonWatkinsStreaming": 37}  # fmt: skip
 
 
 def level(module):
@@ -163,6 +171,31 @@ def test_functions_are_short(module):
     functions = [node for node in ast.walk(tree(module)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     lengths = {function.name: function.end_lineno - function.lineno + 1 for function in functions}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+@EVERY_MODULE
+def test_modules_are_short(module):
+    assert len(MODULES[module].read_text().splitlines()) <= LONGEST_MODULE
+
+
+def names_on_self(kind):
+    """Methods and attributes, own and inherited; no constants."""
+    names = set()
+    for owner in (owner for owner in kind.__mro__ if owner.__module__.startswith("llsvm")):
+        names |= set(vars(owner))
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(owner)))):
+            is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            names |= {node.attr} if is_set and ast.unparse(node.value) == "self" else set()
+    return {name for name in names if not name.startswith(("__", "_abc")) and not name.isupper()}
+
+
+@EVERY_MODULE
+def test_objects_have_few_names(module):
+    found = importlib.import_module(f"llsvm.{module}".removesuffix(".__init__"))
+    kinds = {f"{module}.{name}": kind for name, kind in vars(found).items()
+             if inspect.isclass(kind) and kind.__module__ == found.__name__ and kind.__name__ == name}  # fmt: skip
+    counts = {name: len(names_on_self(kind)) for name, kind in kinds.items()}
+    assert {name: count for name, count in counts.items() if count > WIDE.get(name, MOST_NAMES)} == {}
 
 
 @EVERY_MODULE
