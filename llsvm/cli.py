@@ -8,9 +8,13 @@ try:
     if process.is_called("llsvm"):
         process.begin()  # signals are heard, and end the process without a traceback, while all the rest is loaded
 except KeyboardInterrupt:  # before that
+    import _signal
+
+    once_more = _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # the second of two would end in a traceback
     from llsvm import process
 
     if not process.is_called("llsvm"):
+        _signal.signal(_signal.SIGINT, once_more)
         raise
     process.interrupted_while_starting()
 

@@ -30,6 +30,7 @@ OF_RANK = 0.4  # of the tolerance that is to remain for what the pivots leave ou
 OF_ROWS = 0.4  # of --memory that rows as they were read may take
 SQUARE_BYTES = 96  # by rank^2: L^-1 and what finding it takes, and twice as many rows among which pivots are looked for
 BYTES_OF_ALPHA = 32  # by row and problem: alphas, signed ones, those that are being certified, and a mask
+ROW_BYTES = 32  # of a row that is taken out, beside its nonzeros
 PLACES = 1 << 14  # rows with alphas, at the most, among which more pivots are looked for
 
 
@@ -90,7 +91,23 @@ class _Run:
         n_problems = len(self._known.labels) if len(self._known.labels) > 2 else 1
         self._beside = BYTES_OF_ALPHA * n_problems * self._known.n_rows
         self._beside += data.n_bytes if isinstance(data, Resident) else 0
+        taken = self._bytes_of_rows(data)
+        what = f"the rows with alphas, which the exact certificate compares, may take {memory.format_size(taken)}"
+        config.budget.take(self._beside + taken, what, known=False)  # chunks are larger where there is more memory
+        self._beside += taken
         self._alphas = None
+
+    def _bytes_of_rows(self, data) -> int:
+        """Of rows that are taken out of the data, all of them at the most: copies by part, joined, and what finding
+        their nonzeros takes; and of the chunks that threads decode meanwhile."""
+        d, threads = self._known, self._config.threads
+        entry = 4 + d.dtype.itemsize
+        rows = 2 * (d.n_nonzeros * entry + ROW_BYTES * d.n_rows)
+        if isinstance(data, Resident):
+            chunk = d.n_nonzeros * lowrank.PART_ROWS // max(1, d.n_rows)
+        else:
+            chunk = int(data.chunk_nonzeros.max())
+        return rows + threads * chunk * (3 * entry + 16)
 
     def fit(self) -> KernelOutcome:
         auto, most = self._config.rank == 0, self._most_rank()

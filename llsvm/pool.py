@@ -152,12 +152,24 @@ class Pool:
 
 
 def _results(tasks: deque):
+    """Where a call raises, this ends when the others that have begun have ended: what they work on may go then. After a
+    signal nothing is waited for here, but in shutdown."""
     try:
         while tasks:
-            yield tasks.popleft().result()
+            yield _first_result(tasks)
+    except Exception:
+        for task in [task for task in tasks if not task.cancel()]:
+            task.wait()
+        raise
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _first_result(tasks: deque):
+    result = tasks[0].result()
+    tasks.popleft()
+    return result
 
 
 def in_order(function, items, threads: int):

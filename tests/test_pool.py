@@ -270,6 +270,26 @@ def fail_with(large):
     raise Failure
 
 
+def test_where_a_call_raises_the_others_that_have_begun_have_ended():
+    """What they work on may be freed then."""
+    begun, ended, second_began = [], [], threading.Event()
+
+    def work(number):
+        if number == 0:
+            second_began.wait(10)
+            raise ValueError
+        begun.append(number)
+        second_began.set()
+        time.sleep(0.3)
+        ended.append(number)
+
+    with Pool(2) as pool, pytest.raises(ValueError):
+        try:
+            list(pool.map(work, range(9)))
+        finally:
+            assert begun == ended and 1 in ended and len(ended) < 8
+
+
 def test_what_a_failed_call_was_given_is_freed_with_it():
     """Without the collector, which llsvm-split never calls."""
     large = Large()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -128,7 +129,8 @@ class Reading:
         before = self._reader.bytes_read, self._reader.wait
         self._reader.close()
         self._reader = None  # before there is another
-        plan = self._layout.groups(np.arange(self._blocks.n_chunks))
+        chunks = np.arange(self._blocks.n_chunks)
+        plan = (group for _ in itertools.count() for group in self._layout.groups(chunks))
         self._reader = Prefetcher(self._blocks, self._arenas, plan, self._layout.n_readers)
         self._reader.bytes_read, self._reader.wait = before
 

@@ -161,9 +161,9 @@ class Streaming(Learners):
             learner.certify()
 
     def tables(self):
-        """All rows once more, group by group."""
+        """All rows once more, group by group, whatever the time."""
         self._reading.begin_again()
-        for arena, _ in self._reading.one_pass(self.deadline.check):
+        for arena, _ in self._reading.one_pass(lambda: None):
             yield arena.rows
             self.wait, self.bytes_read = self._reading.wait, self._reading.bytes_read
 

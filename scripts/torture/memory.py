@@ -120,6 +120,8 @@ class Memory(Part):
             commands.decent(commands.run(text.parent, "llsvm-split", "-q", source, "-o", "set.blocks"), (0, 1))
             source = "set.blocks" if (text.parent / "set.blocks").exists() else source
         extra = random.choice([[], [], ["-B", "1"], ["--precision", "float64"], ["--exact"]])
+        if solver in ("dual", "dual-l2", "block") and random.random() < 0.3:
+            extra = ["-v", "3"] if solver == "block" or random.random() < 0.5 else ["-t", "2", "--rank", "30"]
         if extra == ["--exact"] and solver != "shrink" or extra[:1] == ["--precision"] and source == "set.blocks":
             extra = []
         return ["llsvm-train", "-q", "-s", solver, "--time-limit", str(TIME_LIMIT), *threads, *extra, source, "result"]

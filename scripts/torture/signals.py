@@ -24,6 +24,9 @@ COMMANDS = {
     "shrink": ("llsvm-train", "-s", "shrink", "-e", "1e-6", "data.txt", "result"),
     "pegasos": ("llsvm-train", "-s", "pegasos", "--max-passes", "60", "-e", "1e-9", "data.blocks", "result"),
     "stream": ("llsvm-train", "-s", "stream", "data.txt", "result"),
+    "folds": (*TRAIN, "-v", "3", "data.txt", "result"),
+    "folds, from disk": (*TRAIN, "-v", "3", "--memory", "1M", "data.blocks", "result"),
+    "kernel machine": (*TRAIN, "-t", "2", "--rank", "60", "data.txt", "result"),
     "predict": ("llsvm-predict", "data.txt", "model", "result"),
 }
 
