@@ -20,7 +20,9 @@ from llsvm.kernels import Kernel, Landmarks, Rows
 from llsvm.lowrank import Parts
 from llsvm.pool import in_order
 
-PANEL = 512  # support vectors that all others meet at a time
+# Support vectors that all others meet at a time, or fewer where they have many features: laid out they take no more
+# bytes than these, but for 32 of them.
+PANEL, LEAST_PANEL, PANEL_BYTES = 512, 32, 4 << 20
 
 
 @dataclass
@@ -56,12 +58,26 @@ def primals(machine: Machine, parts: Parts, problems, threads: int) -> np.ndarra
     return machine.squares / 2 + np.sum(list(parts.each(loss_of, threads)), 0)
 
 
+def panel_rows(length: float) -> int:
+    """How many rows of this mean length are laid out together."""
+    panel = PANEL
+    while panel > LEAST_PANEL and panel_bytes(panel, length) > PANEL_BYTES:
+        panel //= 2
+    return panel
+
+
+def panel_bytes(n_rows: int, length: float, n_features: float = np.inf) -> int:
+    """Of so many rows that have hardly a feature in common, laid out."""
+    return int(8 * n_rows * min(n_features, n_rows * length))
+
+
 def quadratic(kernel: Kernel, rows: Rows, coefs: np.ndarray, threads: int, tick=lambda: None) -> np.ndarray:
     """c' K c of every column c of coefs (rows, columns): panel by panel, each pair once."""
     n = len(rows)
+    panel = panel_rows(rows.indptr[-1] / max(1, n))
 
     def of_panel(start):
-        end = min(start + PANEL, n)
+        end = min(start + panel, n)
         landmarks = Landmarks(rows.part(start, end))
         laid_out, own = landmarks.coefs(coefs[start:end]), coefs[start:]
         sums = landmarks.sums(kernel, rows.part(start, n), laid_out)
@@ -69,7 +85,7 @@ def quadratic(kernel: Kernel, rows: Rows, coefs: np.ndarray, threads: int, tick=
         return (own[: end - start] * sums[: end - start]).sum(0) + 2 * (own[end - start :] * sums[end - start :]).sum(0)
 
     total = np.zeros(coefs.shape[1])
-    for part in in_order(of_panel, range(0, n, PANEL), threads):
+    for part in in_order(of_panel, range(0, n, panel), threads):
         total += part
     return total
 

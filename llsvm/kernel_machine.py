@@ -107,7 +107,10 @@ class _Run:
             chunk = d.n_nonzeros * lowrank.PART_ROWS // max(1, d.n_rows)
         else:
             chunk = int(data.chunk_nonzeros.max())
-        return rows + threads * chunk * (3 * entry + 16)
+        length = d.n_nonzeros / max(1, d.n_rows)
+        panel = exact_gap.panel_bytes(min(d.n_rows, exact_gap.panel_rows(length)), length, d.n_features)
+        pivots = exact_gap.panel_bytes(min(d.n_rows, self._config.rank or FIRST_RANK), length, d.n_features)
+        return rows + threads * (chunk * (3 * entry + 16) + panel) + pivots
 
     def fit(self) -> KernelOutcome:
         auto, most = self._config.rank == 0, self._most_rank()

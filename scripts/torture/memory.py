@@ -95,7 +95,7 @@ class Memory(Part):
         text = folder / "data.txt"
         shape(text, random, [str(number) for number in range(n_labels)])
         budget = random.choice([1, 4, 16, 64, 80, 128, 200, 300]) * MB
-        words = self._command(random, text, budget)
+        words = self._command(random, text, budget, n_labels)
         what = f"{shape.__name__}, {n_labels} labels, {text.stat().st_size >> 10} KB of text"
         ended = commands.run(folder, sys.executable, "-c", LAUNCH, LONGEST, *words, patience=2 * LONGEST)
         ended = ended._replace(words=tuple(words))
@@ -109,7 +109,7 @@ class Memory(Part):
         commands.decent(ended, (0, 1, 2))
         yield
 
-    def _command(self, random: Random, text: Path, budget: int) -> list:
+    def _command(self, random: Random, text: Path, budget: int, n_labels: int) -> list:
         threads = ["--threads", str(random.choice([1, 2, 4])), "--memory", f"{budget >> 20}M"]
         source = packed(text, random) if random.random() < 0.2 else text
         action = random.randrange(6)
@@ -121,7 +121,8 @@ class Memory(Part):
             source = "set.blocks" if (text.parent / "set.blocks").exists() else source
         extra = random.choice([[], [], ["-B", "1"], ["--precision", "float64"], ["--exact"]])
         if solver in ("dual", "dual-l2", "block") and random.random() < 0.3:
-            extra = ["-v", "3"] if solver == "block" or random.random() < 0.5 else ["-t", "2", "--rank", "30"]
+            mapped = solver != "block" and n_labels <= 200 and random.random() < 0.5
+            extra = ["-t", "2", "--rank", "30"] if mapped else ["-v", "3"]
         if extra == ["--exact"] and solver != "shrink" or extra[:1] == ["--precision"] and source == "set.blocks":
             extra = []
         return ["llsvm-train", "-q", "-s", solver, "--time-limit", str(TIME_LIMIT), *threads, *extra, source, "result"]

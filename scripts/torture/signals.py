@@ -35,7 +35,8 @@ def not_ours(ended: commands.Ended) -> bool:
     """Ctrl-C while the interpreter starts (init_import_site, site.py, the installed script), before the first line of
     llsvm has been run: what Python says then is not in our hands. A module is entered at its line 0 or 1."""
     lines = re.findall(r'File ".*/llsvm/[a-z_/]+\.py", line (\d+)', ended.errors)
-    return "KeyboardInterrupt" in ended.errors and set(lines) <= {"0", "1"}
+    cut_short = "init_import_site" in ended.errors  # before it said what had been raised
+    return ("KeyboardInterrupt" in ended.errors or cut_short) and set(lines) <= {"0", "1"}
 
 
 class Signals(Part):
