@@ -33,7 +33,6 @@ COMMANDS = {
     "cs": (*TRAIN, "-s", "cs", "--threads", "2", "{in}/classes.txt", "result"),
     "one against the rest": (*TRAIN, "--threads", "2", "{in}/classes.txt", "result"),
     "folds": (*TRAIN, "-v", "3", "--threads", "2", "{in}/data.txt", "result"),
-    "kernel machine": (*TRAIN, "-t", "2", "--rank", "30", "--threads", "1", "{in}/classes.txt", "result"),
     "predict": ("llsvm-predict", "-q", "--threads", "2", "{in}/data.txt", "{in}/model", "result"),
 }  # fmt: skip
 
