@@ -74,8 +74,7 @@ class Determinism(Part):
         threads = 1 if out_of_core or solver == "block" else random.choice([1, 2, 3])
         tolerance = random.choice(["0.1", "1e-2", "1e-3"])
         source = random.choice([text, f"{text}.blocks"])
-        folds = ["-v", "3"] if solver in ("dual", "dual-l2", "block") and random.random() < 0.3 else []
-        return ["llsvm-train", "-q", "-s", solver, *folds, "-e", tolerance, "--max-passes", 40, "--threads", threads,
+        return ["llsvm-train", "-q", "-s", solver, "-e", tolerance, "--max-passes", 40, "--threads", threads,
                 "--seed", random.randrange(99), "-c", random.choice([0.01, 1, 30]),
                 "-B", random.choice(["-1", "1", "R"]),
                 "--memory", "400K" if out_of_core else "300M", source]  # fmt: skip

@@ -26,7 +26,6 @@ COMMANDS = {
     "stream": ("llsvm-train", "-s", "stream", "data.txt", "result"),
     "folds": (*TRAIN, "-v", "3", "data.txt", "result"),
     "folds, from disk": (*TRAIN, "-v", "3", "--memory", "1M", "data.blocks", "result"),
-    "kernel machine": (*TRAIN, "-t", "2", "--rank", "60", "data.txt", "result"),
     "predict": ("llsvm-predict", "data.txt", "model", "result"),
 }
 
